@@ -38,6 +38,10 @@ class Peer:
         return f"{self.role}-{self.index}"
 
 
+NOBODY = Peer("", 0)
+"""The sender of a message that its role has not sent yet."""
+
+
 class Kind(IntEnum):
     """The kind of a message."""
 
@@ -137,7 +141,7 @@ class Message:
 
     Attributes:
         kind: its kind.
-        sender: the role that sends it.
+        sender: the role that sends it; `MessagingRole` states it, and the run.
         run: the id of the run that it belongs to.
         round: a number whose meaning depends on the kind; see the table.
         shard: the server shard that the payload belongs to, or the chunk of the ring; 0 if the payload is of the whole
@@ -182,9 +186,9 @@ class Message:
     """
 
     kind: Kind
-    sender: Peer
-    run: str
-    round: int
+    sender: Peer = NOBODY
+    run: str = ""
+    round: int = 0
     shard: int = 0
     flags: Flag = Flag.NONE
     mask: Mask | None = None

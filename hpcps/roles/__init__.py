@@ -16,6 +16,7 @@
 - `events`: events, effects, and the stages of roles; start here
 - `local_steps`: how many local steps a role takes, and in which groups
 - `local_training`: the way of a training role from one model to the next
+- `messaging_role`: what all roles that exchange messages have in common
 - `model_inbox`: the model that comes from the servers
 - `packer`: a worker and its update, and the residual
 - `queries`: a role asks how many local steps it may take, and server 0 answers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +16,9 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.roster import ADVERSARY, Roster
 from hpcps.roles.attack_group import AttackGroup, Knowledge
 from hpcps.roles.checkpointing import report
-from hpcps.roles.checks import rejection, unwanted, vetted
+from hpcps.roles.checks import rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Send, SetDeadline, Snapped, Start
+from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
@@ -40,7 +41,7 @@ class Crafted:
     payloads: dict[int, Vector]
 
 
-class Adversary(ABC):
+class Adversary(MessagingRole):
     """Sees a copy of every update before it is sent, and decides what the Byzantine workers send instead.
 
     Only this role knows who is Byzantine. It gets the copies, and from the coordinator the layout of the model and the
@@ -48,14 +49,9 @@ class Adversary(ABC):
     would get without it.
     """
 
-    keeps_checkpoints = False
-    device = "cpu"
-
     def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
-        self.peer = peer
+        super().__init__(peer, run)
         self.round = 0
-        self._run = run
-        self._run_id = run.id
         self._resources = resources
         roster = Roster.of(run)
         self._coordinator = roster.coordinator
@@ -65,9 +61,7 @@ class Adversary(ABC):
         self._early: list[tuple[Peer, Message]] = []
         self._flags = Flag.NONE
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield SetDeadline(self._waiting_for)
@@ -84,7 +78,7 @@ class Adversary(ABC):
                 yield from self._answered(crafted)
                 yield from self._go_on()
             case Snapped():
-                yield report(self.peer, self._run_id, event)
+                yield report(event)
                 yield Finish(suspended=True) if Flag.SUSPEND in self._flags else SetDeadline(self._waiting_for)
                 self._flags = Flag.NONE
 
@@ -145,7 +139,7 @@ class Adversary(ABC):
     def _answer(self, worker: int, round: int, group: AttackGroup | None = None, payload: Vector | None = None) -> Send:
         """Return the answer to a worker's copy: what it sends instead, or that it sends its update as it is."""
         mask = group.mask(worker) if group is not None and payload is not None else None
-        message = Message(Kind.REPLACEMENT, self.peer, self._run_id, round, mask=mask, payload=payload)
+        message = Message(Kind.REPLACEMENT, round=round, mask=mask, payload=payload)
         return Send(Peer("worker", worker), message)
 
     @abstractmethod
@@ -168,7 +162,6 @@ class AdversaryClient:
 
     def __init__(self, peer: Peer, run: Run, packer: Packer) -> None:
         self._peer = peer
-        self._run_id = run.id
         self._packer = packer
         self._there = Roster.of(run).adversary
         self._shown: tuple[Packed, int] | None = None
@@ -192,13 +185,10 @@ class AdversaryClient:
         if not self._there:
             return
         if not packed.parts:
-            yield Send(ADVERSARY, Message(Kind.ABSENT, self._peer, self._run_id, round, flags=flags))
+            yield Send(ADVERSARY, Message(Kind.ABSENT, round=round, flags=flags))
             return
         note = {} if epoch is None else {"epoch": epoch}
-        copy = Message(
-            Kind.COPY, self._peer, self._run_id, round, flags=flags,
-            mask=packed.mask, note=note, payload=packed.payload,
-        )  # fmt: skip
+        copy = Message(Kind.COPY, round=round, flags=flags, mask=packed.mask, note=note, payload=packed.payload)
         self._shown = packed, round
         yield Send(ADVERSARY, copy)
         yield SetDeadline((ADVERSARY,))

@@ -11,10 +11,9 @@ from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
 
-def report(peer: Peer, run_id: str, snapped: Snapped) -> Send:
-    """Return the message that tells server 0 that this process's part is written."""
-    note = {"checksum": snapped.checksum}
-    return Send(SERVER_0, Message(Kind.PART, peer, run_id, snapped.position, note=note))
+def report(snapped: Snapped, keeper: Peer = SERVER_0) -> Send:
+    """Return the message that tells the keeper of checkpoints that this process's part is written."""
+    return Send(keeper, Message(Kind.PART, round=snapped.position, note={"checksum": snapped.checksum}))
 
 
 def periodic(every: int, before: int, after: int) -> bool:

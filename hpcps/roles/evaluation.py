@@ -106,7 +106,7 @@ class Evaluations:
         self._of_own_model = run.validation.evaluate == "validator_model"
         self._reestimate = batchnorm == "reestimated"
         remote = run.topology.evaluators and peer == roster.coordinator
-        self.client = EvaluatorClient(peer, run.id, allocate) if remote else None
+        self.client = EvaluatorClient(peer, allocate) if remote else None
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None
         self._then: Continuation | None = None

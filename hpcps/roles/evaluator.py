@@ -11,9 +11,10 @@ from hpcps.numerics.layout import Allocate, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import EVALUATOR, Roster
-from hpcps.roles.checks import unwanted, vetted, wrong_size
+from hpcps.roles.checks import unwanted, wrong_size
 from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
 from hpcps.roles.events import Computed, Effect, Event, Finish, Record, SaveEvaluation, Send, SetDeadline, Start
+from hpcps.roles.messaging_role import MessagingRole
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Evaluation
 
@@ -24,7 +25,7 @@ LOST = "lost"
 """The key of a note that says why a model could not be evaluated."""
 
 
-class EvaluatorRole:
+class EvaluatorRole(MessagingRole):
     """Evaluates one model after another for the coordinator; it has the shard of the coordinator, but does not train.
 
     A model is read where the coordinator keeps it, and loaded into the network before the answer. The wait for the next
@@ -33,21 +34,16 @@ class EvaluatorRole:
     If the process that evaluates is not that of the role, it may end at any moment: another one takes its place.
     """
 
-    keeps_checkpoints = False
-
     def __init__(self, peer: Peer, run: Run, evaluations: ModelEvaluations) -> None:
-        self.peer = peer
+        super().__init__(peer, run)
         self.round = 0
         self.device = evaluations.device
-        self._run_id = run.id
         self.evaluations = evaluations
         self._coordinator = Roster.of(run).coordinator
         self._deaths = 0  # of the process that evaluated the present model
         self._busy = self._suspended = False
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield SetDeadline((self._coordinator,), limited=False)
@@ -84,7 +80,7 @@ class EvaluatorRole:
             return
         self._busy = False
         reason = f"the process that evaluates ended {self._deaths} times; the last one, {died.pid}, {died.how}"
-        yield Send(self._coordinator, Message(Kind.EVALUATED, self.peer, self._run_id, self.round, note={LOST: reason}))
+        yield Send(self._coordinator, Message(Kind.EVALUATED, round=self.round, note={LOST: reason}))
 
     def _answer(self, evaluation: Evaluation | None) -> Iterator[Effect]:
         self._busy = False
@@ -94,7 +90,7 @@ class EvaluatorRole:
             yield SaveEvaluation(evaluation)
             yield Record("evaluated")
             note = {"finite": evaluation.finite, **evaluation.fields(), **evaluation.fields_by_class()}
-            yield Send(self._coordinator, Message(Kind.EVALUATED, self.peer, self._run_id, self.round, note=note))
+            yield Send(self._coordinator, Message(Kind.EVALUATED, round=self.round, note=note))
 
     def _stop(self, *, suspended: bool) -> Iterator[Effect]:
         """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
@@ -116,16 +112,14 @@ class EvaluatorClient:
     replaces is recorded as not evaluated.
     """
 
-    def __init__(self, peer: Peer, run_id: str, allocate: Allocate) -> None:
+    def __init__(self, peer: Peer, allocate: Allocate) -> None:
         """Create the client.
 
         Args:
             peer: the coordinator.
-            run_id: the run.
             allocate: allocates the memory of the models, which the evaluator may read in place.
         """
         self._peer = peer
-        self._run_id = run_id
         self._allocate = allocate
         self._buffers: tuple[Vector, ...] = ()
         # The model that the evaluator has, whose memory must not change; the next one.
@@ -164,7 +158,7 @@ class EvaluatorClient:
     def _message(self, buffer: int) -> Send:
         assert self._sent is not None, "there is a model to send"
         payload = self._buffers[buffer]
-        return Send(EVALUATOR, Message(Kind.EVALUATE, self._peer, self._run_id, self._sent.round, payload=payload))
+        return Send(EVALUATOR, Message(Kind.EVALUATE, round=self._sent.round, payload=payload))
 
     def take(self, message: Message) -> Iterator[Effect]:
         """Record an evaluation, and send the next model; end the role if it has waited for the evaluation.
@@ -201,7 +195,7 @@ class EvaluatorClient:
 
     def release(self, flags: Flag) -> Iterator[Effect]:
         """Tell the evaluator that no model follows; with `Flag.SUSPEND` it stops at once."""
-        yield Send(EVALUATOR, Message(Kind.STOP, self._peer, self._run_id, 0, flags=flags))
+        yield Send(EVALUATOR, Message(Kind.STOP, flags=flags))
 
     def state(self) -> State:
         """Return the models that are not evaluated, the one that the evaluator has first."""

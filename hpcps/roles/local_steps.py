@@ -61,7 +61,7 @@ class LocalSteps:
             inside = run.validation.evaluate == "validator_model"
             self.schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
         elif peer in roster.governed(run):
-            self.asks = QueriedSteps(peer, run.id, policy, self.task, after)
+            self.asks = QueriedSteps(peer, policy, self.task, after)
         if self._may_miss and train.abandon and peer != roster.coordinator:
             self.asks = AbandonableSteps(roster.combiners_of(peer.index), train.steps_per_round, self.task, after)
         self._segments: list[Segment] = []

@@ -79,7 +79,6 @@ class LocalTraining:
         self._role = role
         self._peer = peer = role.peer
         self._run = run
-        self._run_id = run.id
         self._trainer = trainer
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
@@ -144,7 +143,7 @@ class LocalTraining:
             case Malformed():
                 yield from self._evaluations.refuse(event, self._coming)
             case Snapped():
-                yield report(self._peer, self._run_id, event)
+                yield report(event)
                 if self.flags & Flag.SUSPEND:
                     yield Finish(suspended=True)
             case _:

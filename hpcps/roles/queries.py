@@ -33,20 +33,16 @@ class QueriedSteps:
 
     sources, kind = (STATE_SERVER,), Kind.ANSWER
 
-    def __init__(
-        self, peer: Peer, run_id: str, policy: Policy, train: Callable[[int], Compute], after_steps: Continuation
-    ) -> None:
+    def __init__(self, peer: Peer, policy: Policy, train: Callable[[int], Compute], after_steps: Continuation) -> None:
         """Prepare the local steps of one role.
 
         Args:
             peer: the role.
-            run_id: the run.
             policy: the policy.
             train: returns the computation of so many steps.
             after_steps: goes on once the local steps of a round are done.
         """
         self._peer = peer
-        self._run_id = run_id
         self._policy = policy
         self._train = train
         self._after_steps = after_steps
@@ -104,7 +100,7 @@ class QueriedSteps:
             yield SetDeadline((STATE_SERVER,))
 
     def _query(self, note: dict[str, float]) -> Send:
-        return Send(STATE_SERVER, Message(Kind.QUERY, self._peer, self._run_id, self._round, note=note))
+        return Send(STATE_SERVER, Message(Kind.QUERY, round=self._round, note=note))
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the record of the round."""
@@ -122,10 +118,8 @@ class QueryAnswers:
         roles: the roles that it answers.
     """
 
-    def __init__(self, peer: Peer, run: Run, policy: Policy) -> None:
+    def __init__(self, run: Run, policy: Policy) -> None:
         self.roles = Roster.of(run).governed(run)
-        self._peer = peer
-        self._run_id = run.id
         self._epochs = run.train.epochs
         self._most = policy.most
         self._workers = run.topology.workers
@@ -177,7 +171,7 @@ class QueryAnswers:
         yield self._answer(source, round, 0, self._states.excuse(self._row[source]))
 
     def _answer(self, to: Peer, round: int, k: int, steps: int) -> Send:
-        return Send(to, Message(Kind.ANSWER, self._peer, self._run_id, round, note={"k": k, "steps": steps}))
+        return Send(to, Message(Kind.ANSWER, round=round, note={"k": k, "steps": steps}))
 
     def round_fields(self, steps_per_epoch: int) -> dict[str, object]:
         """Return the fields of the record of a round."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -16,6 +16,7 @@ from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Effect, Send
 from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
@@ -24,7 +25,7 @@ from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Trainer
 
 
-class TrainingRole(ABC):
+class TrainingRole(MessagingRole):
     """A worker or a validator. A subclass says how it takes local steps, and what it does after them."""
 
     def __init__(
@@ -36,10 +37,8 @@ class TrainingRole(ABC):
         inbox: ModelInbox | None = None,
     ) -> None:
         """Prepare the role; `inbox` is the next model, by default that of the servers."""
-        self.peer = peer
+        super().__init__(peer, run)
         self.device = trainer.device
-        self._run = run
-        self._run_id = run.id
         self._trainer = trainer
         self._training = LocalTraining(self, run, trainer, resources, inbox)
 
@@ -47,11 +46,6 @@ class TrainingRole(ABC):
     def round(self) -> int:
         """The round, cycle or refresh it is in."""
         return self._training.round
-
-    @property
-    def keeps_checkpoints(self) -> bool:
-        """Whether this process keeps the checkpoints of the run; by default another one does."""
-        return False
 
     @property
     def steps_before_model(self) -> int:
@@ -99,15 +93,12 @@ class TrainingRole(ABC):
             "statistics": statistics,
         }
         for adversary in roster.adversaries():
-            yield Send(adversary, Message(Kind.INIT, self.peer, self._run_id, 0, note=note))
+            yield Send(adversary, Message(Kind.INIT, note=note))
         shards = shards_of(self._run, layout)
         for server in roster.all_servers():
             start, stop = shards[server.index]
             payload = training.base[start:stop]
-            yield Send(
-                server,
-                Message(Kind.INIT, self.peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
-            )
+            yield Send(server, Message(Kind.INIT, shard=server.index, note=note, payload=payload))
 
     @abstractmethod
     def take_steps(self, steps: int) -> Progress:
@@ -132,7 +123,7 @@ class TrainingRole(ABC):
         """What is added to every model `[d]`; None for nothing."""
         return None
 
-    def see_model(self, read: Callable[[Vector], None]) -> None:  # noqa: B027
+    def see_model(self, read: Callable[[Vector], None]) -> None:
         """Take note of a model that the role adopts, if it cares; `read` writes it into a vector."""
 
     def evaluation_fields(self) -> dict[str, object]:
@@ -143,11 +134,8 @@ class TrainingRole(ABC):
         """Send a worker's BatchNorm statistics to the coordinator, which averages them."""
         training = self._training
         if self.peer.role == "worker" and not training.is_coordinator:
-            statistics = self._trainer.statistics
-            yield Send(
-                Roster.of(self._run).coordinator,
-                Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=statistics),
-            )
+            message = Message(Kind.STATISTICS, round=self.round, payload=self._trainer.statistics)
+            yield Send(Roster.of(self._run).coordinator, message)
 
     def fields_of_evaluation(self) -> dict[str, object]:
         """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""

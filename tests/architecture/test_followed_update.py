@@ -25,6 +25,7 @@ BESIDE = {
     "hpcps/roles/local_steps.py": "how many steps there are",
     "hpcps/roles/combiner_state.py": "what a rule keeps for its next round",
     "hpcps/roles/update_decoder.py": "decodes the update, if there is a compressor",
+    "hpcps/roles/messaging_role.py": "checks and completes the headers of messages",
     "hpcps/roles/training_role.py": "what workers and validators have in common",
     "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
     "hpcps/rules/context.py": "what a rule may use",

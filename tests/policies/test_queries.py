@@ -36,9 +36,7 @@ class Worker:
         self.peer = Peer("worker", index)
         self.out = out
         self.steps, self.done, self.computing, self.draining = [], 0, 0, False
-        self.queried = QueriedSteps(
-            self.peer, "toy", policy, lambda n: Compute("train", lambda: None, steps=n), self.end
-        )
+        self.queried = QueriedSteps(self.peer, policy, lambda n: Compute("train", lambda: None, steps=n), self.end)
 
     def end(self):
         self.done += 1
@@ -63,7 +61,7 @@ class World:
     """Workers and the step counter, with one queue of messages in each direction."""
 
     def __init__(self, policy, workers):
-        self.queries = QueryAnswers(SERVER, run_of(policy, workers).identified("toy"), policy)
+        self.queries = QueryAnswers(run_of(policy, workers), policy)
         self.to_server = [deque() for _ in range(workers)]
         self.to_worker = [deque() for _ in range(workers)]
         self.workers = [Worker(index, policy, self.to_server[index]) for index in range(workers)]

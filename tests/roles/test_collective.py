@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -91,7 +92,8 @@ class Net:
                     with np.errstate(over="ignore"):
                         work()
                 case Send(to, message):
-                    copied = Message.decode(message.header(), message.payload.copy())
+                    sent = replace(message, sender=self.workers[k], run="toy")
+                    copied = Message.decode(sent.header(), message.payload.copy())
                     self.ways.setdefault((k, to.index), deque()).append(copied)
                 case Reduce(values, operation):
                     self.reduced[k] = values, operation

@@ -57,7 +57,7 @@ class LogEntry:
         """Return server 0's own entry, at which everyone writes a checkpoint."""
         return LogEntry(Kind.CHECKPOINT, SERVER_0, 0, SERVER_0, 0, flags=flags)
 
-    def message(self, run_id: str, shard: int) -> Message:
+    def message(self, shard: int) -> Message:
         """Return it as a message to one server."""
         note: dict[str, object] = {"epoch": self.epoch, **({"rate": self.rate} if self.rate else {})}
         if self.submitter.role == "validator":
@@ -65,9 +65,14 @@ class LogEntry:
             if self.reader != self.submitter:
                 note["worker"] = self.reader.index
         return Message(
-            self.kind, self.submitter, run_id, self.number, shard,
-            mask=self.mask, note=note, payload=self.payload, version=self.base,
-        )  # fmt: skip
+            self.kind,
+            round=self.number,
+            shard=shard,
+            mask=self.mask,
+            note=note,
+            payload=self.payload,
+            version=self.base,
+        )
 
     @staticmethod
     def of(message: Message) -> LogEntry:
@@ -130,14 +135,13 @@ class LogPosition:
     submitter: Peer | None = None
     number: int = 0
 
-    def message(self, sender: Peer, run_id: str, entry: LogEntry) -> Message:
+    def message(self, entry: LogEntry) -> Message:
         """Return it as a message to another server."""
         submitter = [ROLES.index(entry.submitter.role), entry.submitter.index]
         note = {"of": submitter, "epoch": self.epoch}
         return Message(
-            Kind.ORDER, sender, run_id, entry.number, 0, entry.flags,
-            note=note, version=self.version, index=self.index,
-        )  # fmt: skip
+            Kind.ORDER, round=entry.number, flags=entry.flags, note=note, version=self.version, index=self.index
+        )
 
     @staticmethod
     def of(message: Message) -> LogPosition:
@@ -158,7 +162,6 @@ class LogClient:
     """
 
     def __init__(self, run: Run, layout: Layout, training: LocalTraining) -> None:
-        self._run_id = run.id
         self._training = training
         self._layout = layout
         self._servers = Roster.of(run).all_servers()
@@ -201,7 +204,7 @@ class LogClient:
         for shard, server in enumerate(self._servers):
             if parts is not None:
                 entry = replace(entry, mask=parts[shard][0], payload=parts[shard][1])
-            yield Send(server, entry.message(self._run_id, shard))
+            yield Send(server, entry.message(shard))
 
     def cut(self, update: Vector, mask: Mask) -> list[tuple[Mask, Vector]]:
         """Cut the masked blocks of an update `[d]` into a part (mask, payload) for each server."""

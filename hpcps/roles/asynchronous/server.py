@@ -13,7 +13,7 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
-from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
+from hpcps.roles.checks import rejection, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
     Event,
@@ -29,24 +29,21 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 
 
-class AsyncServer:
+class AsyncServer(MessagingRole):
     """Keeps a shard of the global model, applies every update as it comes, and answers with the model right after it.
 
     All servers execute the same entries in the same order, which server 0 decides: so their answers to one request have
     one version. Without validators each server filters its shard of the workers' updates itself.
     """
 
-    device = "cpu"  # it does not train; its shard may be on a device (`device_buffers` of the record)
-
     def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
-        self.peer = peer
+        super().__init__(peer, run)
         self.round = 0
-        self._run = run
-        self._run_id = run.id
         self._resources = resources
         self._roster = Roster.of(run)
         # Validators submit entries, or workers if there are no validators.
@@ -56,9 +53,7 @@ class AsyncServer:
         self._checkpoint = CheckpointParts(self._roster)
         self._stage = ServerStage.STARTING
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start() if self._shard is not None:
                 yield from self._present(self._shard)
@@ -105,7 +100,7 @@ class AsyncServer:
         """Send everyone the model that they begin with."""
         self._stage = ServerStage.SERVING
         for reader in self._roster.readers():
-            yield Send(reader, shard.reply(reader, self._run_id, 0, self._log.here))
+            yield Send(reader, shard.reply(reader, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
         yield from self._checkpoint_when_due(due=self._checkpoint.wanted)
 
@@ -146,9 +141,9 @@ class AsyncServer:
         place = self._log.place(LogEntry.checkpoint(Flag.NONE), self._roster.coordinator)
         entry = LogEntry.checkpoint(self._checkpoint.begin(place.index))
         for server in self._roster.all_servers()[1:]:
-            yield Send(server, place.message(self.peer, self._run_id, entry))
+            yield Send(server, place.message(entry))
         for peer in (*self._roster.readers(), *self._roster.adversaries()):
-            yield Send(peer, Message(Kind.CHECKPOINT, self.peer, self._run_id, place.index, flags=entry.flags))
+            yield Send(peer, Message(Kind.CHECKPOINT, round=place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
@@ -156,7 +151,7 @@ class AsyncServer:
         if self.keeps_checkpoints:
             yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
         else:
-            yield report(self.peer, self._run_id, event)
+            yield report(event)
             if self._stage is ServerStage.SUSPENDING:
                 yield Finish(suspended=True)
 
@@ -215,7 +210,7 @@ class AsyncServer:
             entry = entry.refused()
         place = self._log.place(entry, self._roster.coordinator)
         for server in self._roster.all_servers()[1:]:
-            yield Send(server, place.message(self.peer, self._run_id, entry))
+            yield Send(server, place.message(entry))
         yield from self._execute(entry, place, shard)
         if self._stage is ServerStage.SERVING:
             yield from self._checkpoint_when_due(due=periodic(self._run.checkpoint.every, before, place.epoch))
@@ -257,16 +252,16 @@ class AsyncServer:
                 self._stage = ServerStage.SUSPENDING
             yield Snapshot(place.index, self.state())
         else:
-            yield Send(entry.reader, shard.reply(entry.reader, self._run_id, entry.request, place, applied))
+            yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied))
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""
         self._stage = ServerStage.FINISHED
-        last = shard.reply(entry.reader, self._run_id, entry.request, place, last=True)
+        last = shard.reply(entry.reader, entry.request, place, last=True)
         for reader in self._roster.readers():
             yield Send(reader, last if reader == self._roster.coordinator else replace(last, payload=None))
         if self.keeps_checkpoints:
             for adversary in self._roster.adversaries():
-                yield Send(adversary, Message(Kind.STOP, self.peer, self._run_id, place.index))
+                yield Send(adversary, Message(Kind.STOP, round=place.index))
         yield Save(f"final/{self.peer}", on_host(shard.model))
         yield Finish()

@@ -194,7 +194,7 @@ class AsyncShard:
         """Copy the initial weights, `[size(server, run, table)]`."""
         whole, rule = Layout.from_json(table), run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._server = server
+        self._index = server.index
         self._rule = rule
         self.table = table
         start, stop = shards_of(run, whole)[server.index]
@@ -273,7 +273,6 @@ class AsyncShard:
     def reply(
         self,
         reader: Peer,
-        run_id: str,
         request: int,
         place: LogPosition,
         applied: Mask | None = None,
@@ -289,6 +288,6 @@ class AsyncShard:
         if self.backups is not None:
             self.backups.pull(reader, self.sent.held[reader])
         return Message(
-            Kind.MODEL, self._server, run_id, request, self._server.index, flags | (Flag.LAST if last else Flag.NONE),
-            applied, {"epoch": place.epoch}, payload, place.version, place.index,
+            Kind.MODEL, round=request, shard=self._index, flags=flags | (Flag.LAST if last else Flag.NONE), mask=applied,
+            note={"epoch": place.epoch}, payload=payload, version=place.version, index=place.index,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
-from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_rate
+from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_rate
 from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
@@ -65,9 +65,7 @@ class AsyncValidator(TrainingRole):
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._log.take_model(source, message)

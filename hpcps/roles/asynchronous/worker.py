@@ -8,7 +8,7 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
-from hpcps.roles.checks import unwanted, vetted
+from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage
 from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
@@ -37,9 +37,7 @@ class AsyncWorker(TrainingWorker):
         self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None
         self._rate = 0.0
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._log.take_model(source, message)
@@ -102,11 +100,11 @@ class AsyncWorker(TrainingWorker):
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
         assert self._validator is not None, "the run has validators"
         if not packed.parts:
-            yield Send(self._validator, Message(Kind.ABSENT, self.peer, self._run_id, request))
+            yield Send(self._validator, Message(Kind.ABSENT, round=request))
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
             message = Message(
-                Kind.UPDATE, self.peer, self._run_id, request, mask=part.mask,
+                Kind.UPDATE, round=request, mask=part.mask,
                 note={"rate": self._rate} if self._rate else {}, payload=part.payload, version=self._training.version,
             )  # fmt: skip
             yield Send(part.combiner, message)

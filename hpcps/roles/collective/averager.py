@@ -157,7 +157,6 @@ class RingAverager(Averager):
         """
         self.done, self.flags = True, Flag.NONE
         self._peer = peer
-        self._run_id = run.id
         self._layout = layout
         self._model = model
         self._count = n = run.topology.workers
@@ -269,9 +268,8 @@ class RingAverager(Averager):
         assert self._own is not None, "the exchange has begun"
         chunk, number = piece
         message = Message(
-            kind, self._peer, self._run_id, self._own.round, chunk, self.flags,
-            payload=payload, index=count, partition=number,
-        )  # fmt: skip
+            kind, round=self._own.round, shard=chunk, flags=self.flags, payload=payload, index=count, partition=number
+        )
         return Send(self._after, message)
 
 

@@ -12,8 +12,8 @@ from hpcps.numerics.vectors import unpack
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import Schedule
-from hpcps.roles.checkpointing import CheckpointParts, periodic
-from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_size
+from hpcps.roles.checkpointing import CheckpointParts, periodic, report
+from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_size
 from hpcps.roles.collective.averager import AllreduceAverager, Averager, Contribution, RingAverager
 from hpcps.roles.events import (
     Computed,
@@ -141,9 +141,7 @@ class CollectiveWorker(TrainingWorker):
     def kept(self) -> Mapping[str, Kept]:
         return {**super().kept, "model": self._model}
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield from self._start(event)
@@ -202,7 +200,7 @@ class CollectiveWorker(TrainingWorker):
         """Pass the initial weights on; the round begins with them."""
         if self._after != self._roster.coordinator:
             weights, note = self._model.values, self._model.facts
-            yield Send(self._after, Message(Kind.INIT, self.peer, self._run_id, 0, note=note, payload=weights))
+            yield Send(self._after, Message(Kind.INIT, note=note, payload=weights))
         self._model.begin(0)
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
@@ -297,8 +295,6 @@ class CollectiveWorker(TrainingWorker):
                 yield SetDeadline(tuple(peer for peer in self._checkpoint.missing() if peer != self.peer))
             yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
             return
-        note = {"checksum": event.checksum}
-        part = Message(Kind.PART, self.peer, self._run_id, event.position, note=note)
-        yield Send(self._roster.coordinator, part)
+        yield report(event, self._roster.coordinator)
         if suspended:
             yield Finish(suspended=True)

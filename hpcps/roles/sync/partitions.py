@@ -32,21 +32,19 @@ window, and all wait for that sender at the end of the round."""
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
 
-def grants(sender: Peer, run_id: str, dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send]:
+def grants(dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send]:
     """Permit senders to send `WINDOW` partitions more than the combiner has dealt with.
 
     It is for senders that get no partition of the next model from this combiner, which would permit the same.
 
     Args:
-        sender: the combiner.
-        run_id: the run.
         dealt_with: the number of combined partitions.
         total: the number of partitions.
         to: the senders, with the rounds of their updates.
     """
     if dealt_with + WINDOW <= total:
         for peer, round in to.items():
-            yield Send(peer, Message(Kind.GRANT, sender, run_id, round, partition=dealt_with + WINDOW))
+            yield Send(peer, Message(Kind.GRANT, round=round, partition=dealt_with + WINDOW))
 
 
 class PartitionSender:

@@ -93,7 +93,7 @@ class QuorumCollector(PartitionCollector):
         decoder: UpdateDecoder | None = None,
     ) -> None:
         """Begin to collect the first round."""
-        self._peer, self._run_id, self._train = peer, run.id, run.train
+        self._train = run.train
         roster = Roster.of(run)
         self._decides = peer.role == "validator" or peer.index == 0
         self._followers = () if peer.role == "validator" else roster.all_servers()[1:]
@@ -183,7 +183,7 @@ class QuorumCollector(PartitionCollector):
 
     def _permit(self, source: Peer, owed: Owed) -> None:
         if self.total > WINDOW and self._left[source]:
-            message = Message(Kind.GRANT, self._peer, self._run_id, owed.round, partition=self.total)
+            message = Message(Kind.GRANT, round=owed.round, partition=self.total)
             self._grants.append(Send(source, message))
 
     def _lose(self, source: Peer, owed: Owed) -> None:
@@ -237,12 +237,12 @@ class QuorumCollector(PartitionCollector):
         closing = Closing(round, arrived, tuple(answered), everyone)
         note = {"arrived": arrived, "answered": answered, "everyone": everyone}
         for server in self._followers:
-            yield Send(server, Message(Kind.CLOSED, self._peer, self._run_id, round, note=note))
+            yield Send(server, Message(Kind.CLOSED, round=round, note=note))
         yield from self._carry_out(closing)
         for peer, entries in self._owed.items():
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
-                yield Send(peer, Message(Kind.ABANDON, self._peer, self._run_id, entries[-1].round))
+                yield Send(peer, Message(Kind.ABANDON, round=entries[-1].round))
 
     def elapsed(self, round: int) -> None:
         self._over |= self._alarms.popleft() == round

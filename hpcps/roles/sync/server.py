@@ -15,7 +15,7 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic, report
-from hpcps.roles.checks import rejection, vetted, wrong_size
+from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import (
     Compute,
@@ -34,6 +34,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.queries import QueryAnswers
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, grants
@@ -54,20 +55,16 @@ class _Part:
     statistics: bool
 
 
-class SyncServer:
+class SyncServer(MessagingRole):
     """Keeps a shard of the global model: adds the mean of the validators' combined updates, round by round.
 
     Without validators it combines its shard of the workers' updates itself. It sends every partition of the next model
     to all readers as soon as the partition is made, or after the checkpoint of the round if there is one.
     """
 
-    device = "cpu"  # it does not train; its shard may be on a device (`device_buffers` of the record)
-
     def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
-        self.peer = peer
+        super().__init__(peer, run)
         self.round = 0
-        self._run = run
-        self._run_id = run.id
         self._resources = resources
         self._roster = Roster.of(run)
         validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
@@ -76,7 +73,7 @@ class SyncServer:
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         policy = run.train.policy
-        self._answers = QueryAnswers(peer, run, policy) if policy and peer == SERVER_0 else None
+        self._answers = QueryAnswers(run, policy) if policy and peer == SERVER_0 else None
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
@@ -93,9 +90,7 @@ class SyncServer:
         """Server 0 does."""
         return self.peer == SERVER_0
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         answers = self._answers if self._part is not None else None
         match event:
             case Start() if self._part is not None:
@@ -220,7 +215,7 @@ class SyncServer:
             yield SetDeadline(tuple(peer for peer in self._checkpoint.missing() if peer != self.peer))
             yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
         else:
-            yield report(self.peer, self._run_id, event)
+            yield report(event)
         if self._stage is not ServerStage.SUSPENDING:
             yield from self._publish(self._part)
         elif not self.keeps_checkpoints:
@@ -275,7 +270,7 @@ class SyncServer:
         if self._answers:
             note["progress"] = self._answers.progress(part.steps_per_epoch)
         message = Message(
-            Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
+            Kind.MODEL, round=round, shard=self.peer.index, flags=self._announced,
             note=note, payload=payload, partition=number,
         )  # fmt: skip
         encoded = message
@@ -291,7 +286,7 @@ class SyncServer:
         if part.schedule.over(self.round):
             if self._answers is not None:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
-                    yield Send(peer, Message(Kind.STOP, self.peer, self._run_id, self.round))
+                    yield Send(peer, Message(Kind.STOP, round=self.round))
             self._stage = ServerStage.FINISHED
             yield Save(f"final/{self.peer}", on_host(part.shard.now.held))
             yield Finish()
@@ -314,7 +309,7 @@ class SyncServer:
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
         if snapshot:  # else the partition of the next model grants it
-            yield from grants(self.peer, self._run_id, done, collector.total, collector.updates(round))
+            yield from grants(done, collector.total, collector.updates(round))
         if done == 1 and self._readers and collector.note:
             self._readers.learn(collector.note)
         if done == 1 and not snapshot:

@@ -10,7 +10,7 @@ from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of
-from hpcps.roles.checks import unwanted, vetted
+from hpcps.roles.checks import unwanted
 from hpcps.roles.combiner_state import Acceptance, RuleState
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
@@ -66,9 +66,7 @@ class SyncValidator(TrainingRole):
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._sender.take_model(source, message)
@@ -134,10 +132,10 @@ class SyncValidator(TrainingRole):
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""
         collector, done = self._collector, self._collector.current
-        yield from grants(self.peer, self._run_id, done, collector.total, collector.updates(self.round))
+        yield from grants(done, collector.total, collector.updates(self.round))
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             message = Message(
-                Kind.COMBINED, self.peer, self._run_id, self.round, server, self._sender.checkpoint_flags,
+                Kind.COMBINED, round=self.round, shard=server, flags=self._sender.checkpoint_flags,
                 note=collector.note if number == 0 else {}, payload=self._combined[start:stop], partition=number,
             )  # fmt: skip
             yield from self._sender.put(Peer("server", server), message)

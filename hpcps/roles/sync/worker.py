@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.adversary import AdversaryClient
-from hpcps.roles.checks import unwanted, vetted
+from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Computed, Effect, Event, Pause, Record, Resumed, Send, Stage
 from hpcps.roles.packer import TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
@@ -26,9 +26,7 @@ class SyncWorker(TrainingWorker):
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._adversary = AdversaryClient(peer, run, self._packer)
 
-    def handle(self, event: Event) -> Iterator[Effect]:
-        """React to an event."""
-        event = vetted(event, self._run_id)
+    def _react(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._sender.take_model(source, message)
@@ -66,7 +64,7 @@ class SyncWorker(TrainingWorker):
             part = yield from self.encoded(self._packed, place)
             shard = part.combiner.index if part.combiner.role == "server" else 0
             message = Message(
-                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._sender.checkpoint_flags, part.mask,
+                Kind.UPDATE, round=self.round, shard=shard, flags=self._sender.checkpoint_flags, mask=part.mask,
                 payload=part.payload, partition=part.number,
             )  # fmt: skip
             yield from self._sender.put(part.combiner, message)
@@ -75,7 +73,7 @@ class SyncWorker(TrainingWorker):
             note = {} if steps is None else {"abandoned": steps}
             for receiver in self._receivers:
                 flags = self._sender.checkpoint_flags
-                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=flags, note=note)
+                absent = Message(Kind.ABSENT, round=self.round, flags=flags, note=note)
                 yield Send(receiver, absent)
         yield from self._sender.end_when_sent()
 
