@@ -144,7 +144,7 @@ class Registry:
         if kind not in self._kinds:
             known = KINDS[kind]
             mine = [entry for plugin in self.plugins for entry in plugin.entries if entry.kind is known]
-            self._kinds[kind] = Components(known, [*_built_in(known), *_packaged(known), *mine])
+            self._kinds[kind] = Components(known, [*_without_plugins(known), *mine])
         return self._kinds[kind]
 
     def entry_of(self, component: Config) -> Entry | None:
@@ -187,16 +187,15 @@ def installed_points(kind: str) -> EntryPoints:
     return cast(EntryPoints, _all_points().select(group=f"hpcps.{kind}"))
 
 
-def _packaged(kind: ComponentKind) -> list[Entry]:
-    """Return the components of installed packages; a package cannot replace a built-in component."""
-    taken = {entry.name for entry in _built_in(kind)}
-    found: dict[str, Entry] = {}
+@cache
+def _without_plugins(kind: ComponentKind) -> list[Entry]:
+    """Return the built-in components and those of installed packages, which cannot replace a built-in one."""
+    found = {entry.name: entry for entry in _built_in(kind)}
     for point in installed_points(kind.name):
-        if point.name in taken | set(found):
-            continue
-        package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-        origin = Origin(f"package {package}", package)
-        found[point.name] = Entry(kind, point.name, origin, partial(_import, kind, point))
+        if point.name not in found:
+            package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+            origin = Origin(f"package {package}", package)
+            found[point.name] = Entry(kind, point.name, origin, partial(_import, kind, point))
     return list(found.values())
 
 

@@ -54,23 +54,23 @@ def check(played, run, blocks):
 @pytest.mark.parametrize("per_refresh", ["share", "queued"])
 @pytest.mark.parametrize("shape", [(3, 2, 7), (3, 0, 5)], ids=str)
 def test_in_process_with_random_delays(tmp_path, shape, per_refresh):
-    run = stressed(*shape, 150, per_refresh, DELAY)
+    run = stressed(*shape, 100, per_refresh, DELAY)
     played = play(tmp_path, run, {peer: trainer(run, peer, FEW) for peer in everyone(run) if peer.role != "server"})
     assert check(played, run, FEW) > 40
 
 
 def test_over_mpi_with_random_delays(tmp_path):
-    shape = 2, 2, 4
+    shape = 2, 2, 3
     mpirun = Path(sys.executable).with_name("mpirun")
     launcher = str(mpirun) if mpirun.exists() else shutil.which("mpirun")
     if launcher is None:
         pytest.skip("there is no mpirun")
     command = [launcher, "-n", str(sum(shape)), sys.executable, "-m", "mpi4py", str(HERE / "stress.py"), str(tmp_path)]
-    command += [*map(str, shape), "150", "queued", str(MANY)]
+    command += [*map(str, shape), "80", "queued", str(MANY)]
     environment = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
     assert done.returncode == 0, done.stderr
-    run = stressed(*shape, 150, "queued", DELAY)
+    run = stressed(*shape, 80, "queued", DELAY)
     updates = check(Played(tmp_path, run), run, MANY)
-    assert updates > 100  # how many come beside the validators' refreshes depends on the machine
+    assert updates > 50  # how many come beside the validators' refreshes depends on the machine
     assert np.isfinite(Played(tmp_path, run).model).all()

@@ -13,7 +13,7 @@ from hpcps.records.collect import collect
 
 WIDE = (
     *("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno'}"),
-    *("--set", "train.epochs=100", "--set", "checkpoint.every=10", "--set", "communication.participation=0.8"),
+    *("--set", "train.epochs=50", "--set", "checkpoint.every=5", "--set", "communication.participation=0.8"),
 )
 KILLS = 2
 

@@ -116,6 +116,7 @@ def test_a_killed_mpirun_is_named(start: Callable[..., Play]) -> None:
 
 
 @with_proxy
+@pytest.mark.soak  # `tests/launch/test_supervise.py` has the same with a stand-in for the launcher
 def test_a_stopped_proxy_does_not_hold_the_command_up(start: Callable[..., Play], continued: list[int]) -> None:
     play = start("--set", "train.epochs=300")
     play.until()

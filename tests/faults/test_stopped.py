@@ -167,7 +167,7 @@ def test_stopped_and_run_again(
 def test_stopped_when_all_is_done(start: Callable[..., Play], tmp_path: Path) -> None:
     """A batch system deletes a job whose launcher has not ended yet."""
     late = tmp_path / "mpirun"
-    late.write_text(f'#!/bin/sh\n{Path(sys.executable).parent}/mpirun "$@"\nsleep 5\n')
+    late.write_text(f'#!/bin/sh\n{Path(sys.executable).parent}/mpirun "$@"\nsleep 2\n')
     late.chmod(0o755)
     play = start("--mpirun", str(late), "--set", "train.epochs=1")
     within(60, lambda: list(play.results.glob("*/runs/*/DONE")), "the end of the run")

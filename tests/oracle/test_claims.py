@@ -25,7 +25,7 @@ def accuracy(tmp_path_factory):
                     "model": {"name": "mlp"},
                     "data": {"name": "digits", "split": split},
                     "train": {
-                        "epochs": 10,
+                        "epochs": 6,
                         "batch_size": 16,
                         "local_steps": 2,
                         "optimizer": {"name": "nag", "lr": 0.1},

@@ -124,7 +124,7 @@ def points():
         ("int8", "both", "residual", 2, 1, {"partition": 4096}),
         ("randomk", "update", "ef21", 2, 0, {"shared_memory": "off"}),
         ("topk", "model", "none", 2, 0, {"shared_memory": "off"}),
-        ("dithering", "both", "residual", 3, 0, {}),
+        ("dithering", "update", "residual", 3, 0, {}),
         ("qsgd", "both", "residual", 2, 0, {"partition": 4096}),
         ("powersgd", "both", "residual", 2, 1, {"partition": 4096}),
         ("sparse_loco", "both", "nesterov", 3, 0, {"shared_memory": "off"}),

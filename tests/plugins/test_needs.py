@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from installed import BACKEND
 from interrupted import model, play, play_through, records
-from typed import hpcps, models
+from typed import hpcps
 
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry.plugins import PluginError, load
@@ -44,19 +44,6 @@ def written(folder, text):
     file = folder / "experiment.toml"
     file.write_text(text)
     return file
-
-
-def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path):
-    small = VALIDATORS.replace("epochs = 4", "epochs = 2").replace(" = 3, validators = 2, servers = 2", " = 2")
-    file = written(tmp_path, small)
-    for transport in ("mpi", "inproc"):
-        hpcps("run", file, "--set", f"transport.kind={transport}", "--results", tmp_path / transport)
-    over_mpi, in_process = models(tmp_path / "mpi"), models(tmp_path / "inproc")
-    assert over_mpi.keys() == in_process.keys()
-    for label, values in over_mpi.items():
-        assert np.isfinite(values).all()
-        np.testing.assert_array_equal(values, in_process[label], err_msg=label)
-    assert len({values.tobytes() for values in over_mpi.values()}) == len(over_mpi)
 
 
 @pytest.mark.parametrize("text", [VALIDATORS, SERVERS], ids=["validators", "servers"])
