@@ -52,7 +52,16 @@ class Config(ExplainedModel):
     Every field carries `Field(description=...)` with its unit: the JSON Schema and `hpcps check` show it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False)
+    # A process uses few of the components of hpcps: what validates the others is not built.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False, defer_build=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Build what validates a user's class, so that its mistakes are errors where it is defined."""
+        if not cls.__module__.startswith("hpcps."):
+            cls.model_rebuild(raise_errors=False)
 
     def same_results(self) -> Config:
         """Return what enters a run's id in place of this table: one with another name that computes the same."""
