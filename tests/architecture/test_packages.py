@@ -47,7 +47,12 @@ they are, and nothing of what is in them.
 """
 
 ORDER = [name for name, _ in LAYERS]
-MODULES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+@cache
+def modules():
+    """Return the syntax tree of each module."""
+    return {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
 
 
 def layer_of(path):
@@ -75,7 +80,7 @@ def imported(tree, path):
 def edges():
     """Return, for each layer and each other one that it imports, where it does so."""
     found = defaultdict(list)
-    for path, tree in MODULES.items():
+    for path, tree in modules().items():
         for layer, line in imported(tree, path):
             if layer != layer_of(path):
                 found[layer_of(path), layer].append(f"{path.relative_to(ROOT.parent)}:{line}")
@@ -83,7 +88,7 @@ def edges():
 
 
 def test_every_package_is_a_layer():
-    present = {layer_of(path) for path in MODULES}
+    present = {layer_of(path) for path in modules()}
     assert present == set(ORDER)
 
 
@@ -107,7 +112,7 @@ def test_at_the_top_level_there_are_packages_and_little_else():
 
 
 def test_every_package_says_in_a_line_what_it_is():
-    for path, tree in MODULES.items():
+    for path, tree in modules().items():
         if path.name == "__init__.py":
             line, _, rest = (ast.get_docstring(tree) or "").partition("\n")
             assert line.endswith("."), path
@@ -115,13 +120,13 @@ def test_every_package_says_in_a_line_what_it_is():
 
 
 def test_no_module_is_named_for_what_does_not_fit_elsewhere():
-    names = {path.stem for path in MODULES} | {path.parent.name for path in MODULES}
+    names = {path.stem for path in modules()} | {path.parent.name for path in modules()}
     assert not names & {"util", "utils", "helper", "helpers", "common", "misc"}
 
 
 def test_no_two_classes_have_the_same_name():
     classes = defaultdict(list)
-    for path, tree in MODULES.items():
+    for path, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(f"{path.relative_to(ROOT.parent)}:{node.lineno}")
@@ -158,7 +163,7 @@ def listed_modules(text):
 def test_lists_of_modules_name_the_modules_that_exist():
     lists = {
         str(path.parent.relative_to(ROOT)): listed_modules(ast.get_docstring(tree) or "")
-        for path, tree in MODULES.items()
+        for path, tree in modules().items()
         if path.name == "__init__.py"
     }
     assert {name for name, modules in lists.items() if modules} == LISTED

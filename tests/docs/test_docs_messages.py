@@ -2,18 +2,20 @@
 
 import ast
 import re
+from functools import cache
 
 from docs_repository import ROOT
 from generate.messages import GAP, messages
 
 import hpcps.errors
 
-KNOWN = messages(ROOT)
+known = cache(lambda: messages(ROOT))
+"""Returns all messages of the sources."""
 PAGE = (ROOT / "docs/how-to/troubleshoot.md").read_text(encoding="utf-8")
 
 
 def found(text):
-    return any(message.matches(" ".join(text.split())) for message in KNOWN)
+    return any(message.matches(" ".join(text.split())) for message in known())
 
 
 def test_every_mistake_of_the_golden_file_is_found():
@@ -36,7 +38,7 @@ def raised():
 
 
 def test_every_error_that_is_raised_with_a_text_is_listed():
-    texts = [message.template for message in KNOWN]
+    texts = [message.template for message in known()]
     whole = [(text, where) for text, where in raised() if len(re.findall(r"[A-Za-z]{2,}", text)) >= 4]
     assert len(whole) > 80
     assert [(text, where) for text, where in whole if not any(text in each for each in texts)] == []

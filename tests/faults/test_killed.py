@@ -40,8 +40,10 @@ CASES = {
     "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
 }
 
+SOAKED = pytest.param("adversary", marks=pytest.mark.soak)
 
-@pytest.mark.parametrize("case", CASES)
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "adversary"] + [SOAKED])
 def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
     who, number, arguments, why = CASES[case]
     play = start(*arguments)

@@ -11,7 +11,7 @@ from fault_runs import Play, assert_blamed, assert_quiet, within
 
 RECORDS = 10_000 * 3073
 """Bytes of each file of CIFAR-10."""
-EPOCH = 500
+EPOCH = 250
 """Rounds of one, where the test set is lost before the first is over."""
 BUSY = (
     "--set", "model.name=cifar_resnet56_v1", "--set", "data={name='synthetic', limit=20, test_limit=2000}",
