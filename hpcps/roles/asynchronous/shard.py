@@ -285,9 +285,10 @@ class AsyncShard:
         models, the first and the last are whole, and each other one is the difference to what the reader has.
         """
         payload, flags = self.sent.reply(reader, self.model, whole=last)
+        flags |= Flag.LAST if last else Flag.NONE
         if self.backups is not None:
             self.backups.pull(reader, self.sent.held[reader])
         return Message(
-            Kind.MODEL, round=request, shard=self._index, flags=flags | (Flag.LAST if last else Flag.NONE), mask=applied,
-            note={"epoch": place.epoch}, payload=payload, version=place.version, index=place.index,
+            Kind.MODEL, round=request, shard=self._index, flags=flags, mask=applied, note={"epoch": place.epoch},
+            payload=payload, version=place.version, index=place.index,
         )  # fmt: skip
