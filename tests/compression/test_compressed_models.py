@@ -127,8 +127,8 @@ def test_asynchronous_readers_have_what_the_servers_say_they_have(topology, monk
     sent, adopted = {}, []
     reply, adopt = AsyncShard.reply, LocalTraining._adopt
 
-    def noted(self, reader, run_id, request, *args, **keys):
-        message = reply(self, reader, run_id, request, *args, **keys)
+    def noted(self, reader, request, *args, **keys):
+        message = reply(self, reader, request, *args, **keys)
         sent.setdefault((reader, request), {})[message.shard] = self.sent.held[reader].copy(), message.flags
         return message
 
