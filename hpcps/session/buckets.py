@@ -145,7 +145,7 @@ class Bucket:
         if compresses(tensor.declaration.reduction):
             from hpcps.session.compressed import TensorCodec, compressor_of
 
-            compressor = compressor_of(tensor.declaration.reduction)
+            compressor = compressor_of(tensor.declaration.reduction["compression"])
             self.codec = None if compressor is None else TensorCodec(compressor, tensor.layout)
         self._attack: SimulatedAttack | None = None
 

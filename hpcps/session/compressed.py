@@ -7,20 +7,18 @@ import numpy as np
 from hpcps.compression import BaseCompressor, Codec, Compressor
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Layout, Vector
-from hpcps.session.reduction import Reduction, component_in
+from hpcps.session.reduction import component_in
 
 
-def compressor_of(reduction: Reduction) -> Compressor | None:
-    """Return the compressor of a reduction; None if tensors travel as they are.
+def compressor_of(table: object) -> Compressor | None:
+    """Return the compressor of a table; None if it leaves tensors as they are.
 
     Raises:
         SpecError: there is no such compressor, its keys are wrong, or a session cannot use it.
     """
-    if isinstance(reduction, str) or "compression" not in reduction:
-        return None
     from hpcps.spec.schema import Communication  # here, because its import takes long
 
-    compressor: BaseCompressor = component_in(Communication, "compression", reduction["compression"])
+    compressor: BaseCompressor = component_in(Communication, "compression", table)
     if not isinstance(compressor, Compressor):
         return None
     reason = compressor.obstacle() or compressor.obstacle_without_shapes()

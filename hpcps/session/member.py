@@ -103,7 +103,7 @@ class Member:
         self.check()
         assert self.participant is not None, "servers run no script"
         tensor, messages = self.participant.declare(declaration)
-        self._send_all(messages)
+        self._carry_out(messages)
         return tensor
 
     def start(self, tensor: Tensor, source: Any, target: Any, later: bool = False) -> TensorExchange:
@@ -139,7 +139,7 @@ class Member:
         self._recent.append((exchanges[-1].began, 4 * sum(each.tensor.declaration.words for each in exchanges)))
         while self._recent[0][0] < exchanges[-1].began - RECENT:
             self._recent.popleft()
-        self._send_all(self.participant.start(exchanges))
+        self._carry_out(self.participant.start(exchanges))
 
     def recent(self) -> int:
         """Return the bytes of the exchanges that began in the last `RECENT` seconds."""
@@ -220,7 +220,7 @@ class Member:
                 raise RunError(f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}")
             if now > max(exchange.began + _ASK_AFTER, exchange.asked + _ASK_EVERY):
                 exchange.asked = now
-                self._send_all(participant.query(exchange))
+                self._carry_out(participant.query(exchange))
 
     def waited_for(self, exchange: TensorExchange) -> str:
         """Return for whom an exchange waits, and in which tensor."""
@@ -273,15 +273,7 @@ class Member:
                     return
                 self._note(source, f"has failed: {error}" if error else _ENDED)
             case _ if self.error is None:
-                for effect in self._holder.take(source, message):
-                    if isinstance(effect, Now):
-                        began = time.perf_counter() if self.trace is None else self.trace.begin(effect)
-                        effect.work()
-                        self.combined += time.perf_counter() - began
-                        if self.trace is not None:
-                            self.trace.carried_out(effect, began)
-                    else:
-                        self._send(effect)
+                self._carry_out(self._holder.take(source, message))
 
     def _note(self, peer: Peer, why: str) -> None:
         self.gone[peer] = why
@@ -299,24 +291,24 @@ class Member:
         elif not all(worker in self.gone for worker in self.workers if worker != self.peer):
             raise RunError(f"{peer} {why}")
 
-    def _send_all(self, messages: Iterable[Send]) -> None:
-        for each in messages:
-            self._send(each)
-
-    def _send(self, effect: Send) -> None:
-        began = 0.0 if self.trace is None else self.trace.begin(effect)
-        if effect.to == self.peer:
-            self._own.append(effect.message)
-        else:
-            self._transport.send(effect.to, effect.message)
-            if self.trace is not None:
+    def _carry_out(self, effects: Iterable[Send | Now]) -> None:
+        for effect in effects:
+            began = time.perf_counter() if self.trace is None else self.trace.begin(effect)
+            if isinstance(effect, Now):
+                effect.work()
+                self.combined += time.perf_counter() - began
+            elif effect.to == self.peer:
+                self._own.append(effect.message)
+            else:
+                self._transport.send(effect.to, effect.message)
+            if self.trace is None:
+                continue
+            if isinstance(effect, Now) or effect.to != self.peer:
                 self.trace.carried_out(effect, began)
-        if self.trace is not None and effect.message.kind is Kind.UPDATE and self.participant is not None:
-            exchanges = self.participant.exchanges_of(effect.to, effect.message)
-            self.trace.pushed(effect.to, effect.message.partition, exchanges)
+            if isinstance(effect, Send) and effect.message.kind is Kind.UPDATE and self.participant is not None:
+                exchanges = self.participant.exchanges_of(effect.to, effect.message)
+                self.trace.pushed(effect.to, effect.message.partition, exchanges)
 
     def _tell(self, message: Message) -> None:
-        for peer in self._world:
-            # One that has left also waits for the others to leave.
-            if peer != self.peer:
-                self._send(Send(peer, message))
+        # One that has left also waits for the others to leave.
+        self._carry_out(Send(peer, message) for peer in self._world if peer != self.peer)

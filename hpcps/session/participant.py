@@ -170,21 +170,21 @@ class Participant:
             SpecError: it was declared in another way, or cannot be combined in this way.
         """
         given.check()
-        given = replace(given, line=script_line(walk_stack(None)))
-        if given.name in self._tensors:
-            was = self._tensors[given.name].declaration
-            if difference := replace(given, **was.placed).difference(was):
-                before = was.difference(given)
-                raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
-            return self._tensors[given.name], []
         reduction = given.reduction
         rule = rule_of(reduction, self._workers)
         if compresses(reduction):
             from hpcps.session.compressed import compressor_of  # here, because its imports take long
 
-            compressor_of(reduction)
+            compressor_of(reduction["compression"])
         whole = given.whole or is_whole(reduction, rule) or compresses(reduction)
-        declaration = self._placement.place(replace(given, whole=whole, key=len(self._tensors)))
+        given = replace(given, whole=whole, key=len(self._tensors), line=script_line(walk_stack(None)))
+        if given.name in self._tensors:
+            was = self._tensors[given.name].declaration
+            if difference := given.difference(was):
+                before = was.difference(given)
+                raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
+            return self._tensors[given.name], []
+        declaration = self._placement.place(given)
         tensor = self._tensors[given.name] = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:
             self._place(part)

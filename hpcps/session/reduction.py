@@ -75,7 +75,7 @@ def is_whole(reduction: Reduction, rule: Rule | None) -> bool:
     return simulated(reduction) or (rule is not None and rule.scope == "vector")
 
 
-def compresses(reduction: Reduction) -> bool:
+def compresses(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
     """Return whether workers send their tensors encoded."""
     return not isinstance(reduction, str) and "compression" in reduction
 

@@ -54,9 +54,9 @@ class Declaration:
     blocks: tuple[int, ...]
     reduction: Reduction = "mean"
     whole: bool = False
-    key: int = 0
-    bucket: int = 0
-    parts: int = 1
+    key: int = field(default=0, compare=False)
+    bucket: int = field(default=0, compare=False)
+    parts: int = field(default=1, compare=False)
     line: str = field(default="", compare=False)
 
     @cached_property
@@ -73,11 +73,6 @@ class Declaration:
     def small(self) -> bool:
         """Whether one holder combines all of it, with other tensors."""
         return not self.whole and self.size * size_of(self.dtype) <= SMALL
-
-    @property
-    def placed(self) -> dict[str, Any]:
-        """What its first declaration has chosen."""
-        return {"key": self.key, "whole": self.whole, "bucket": self.bucket, "parts": self.parts}
 
     def check(self) -> None:
         """Check that tensors of its type can be combined in this way.
@@ -111,7 +106,7 @@ class Declaration:
         return f"'{self.name}', {self.size} x {self.dtype}, {what}"
 
     def difference(self, other: Declaration) -> str:
-        """Return in which words two declarations with the same key differ; empty if they are equal."""
+        """Return in which words this declaration differs from one of the same key or name; empty if they are equal."""
         if self == other:
             return ""
         text = str(self) if str(self) != str(other) else f"{self}, blocks {self.blocks}, {self.reduction}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.torch.exchange import PendingTensor, begin, declared, named
+from hpcps.torch.exchange import PendingTensor, begin, named
 from hpcps.torch.state import rank, size
 
 _SMALLEST = 1 << 10
@@ -31,8 +31,6 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
     tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
     # Several models of a script may have parameters of the same names and other shapes.
     all_named = [(f"broadcast/{name} {tuple(value.shape)} {value.dtype}", value) for name, value in tensors]
-    for name, value in all_named:
-        declared(_named(name, root_rank), value, "sum")  # all before the first: they are sent together
     pending = [_begin(value, name, root_rank) for name, value in all_named]
     for each in pending:
         each.finish()
