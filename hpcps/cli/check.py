@@ -15,7 +15,7 @@ from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_expe
 from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup
-from hpcps.training.trial import try_components
+from hpcps.training.trial import cautions_of_compression, try_components
 
 _MOST_QUORUMS = 3
 """Descriptions of quorums that are printed in full."""
@@ -53,6 +53,8 @@ def handle(args: argparse.Namespace) -> int:
     results = args.results.absolute() / experiment.name
     # The file may be for another machine, and no folder is created here.
     there = next(path for path in (results, *results.parents) if path.exists())
+    for caution in dict.fromkeys(cautions_of_compression(point.run for point in points)):
+        print(f"hpcps: caution: {caution}", file=sys.stderr)
     for error in (*refusals(points, there), *_without_gpu(points)):
         print(f"hpcps: caution: `hpcps run` refuses it on this machine: {error}", file=sys.stderr)
     return 0

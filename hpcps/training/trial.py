@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from importlib.util import find_spec
 
 import numpy as np
@@ -17,7 +17,7 @@ from hpcps.attacks import (
     NoAttack,
     Omniscient,
 )
-from hpcps.compression import BaseCompressor, Codec, Compressor
+from hpcps.compression import BaseCompressor, Codec, Compressor, SparseCompressor, SparseLoco
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
@@ -139,7 +139,7 @@ def try_components(runs: Iterable[Run]) -> None:
     """
     tried: set[object] = set()
     for run in runs:
-        data, model, facts = run.data, run.model, run.data.input_facts
+        data, model = run.data, run.model
         foreign = {key for key, entry in used(run).items() if entry.origin != BUILT_IN}
         if not foreign:
             continue
@@ -157,14 +157,47 @@ def try_components(runs: Iterable[Run]) -> None:
                 all_shards(data, size, run.seed, labels, held_out=run.holds_out, least=least)
         except DataError:
             pass  # the files are not here
-        # A network may need the GPU, which is not for the process that starts the others.
-        tries_model = run.model.backend == "torch" and run.train.device != "cuda" and find_spec("torch")
-        if tries_model and foreign & {"data", "model"}:
-            import torch
+        if foreign & {"data", "model"}:
+            _try_model(run)
 
-            from hpcps.training.pytorch.network import build_network
 
-            build_network(model, facts, torch.device("cpu"))
+def _try_model(run: Run) -> Layout | None:
+    """Build the network of a run, and return its blocks; None if its framework or its device is not for this process.
+
+    A network may need the GPU, which is not for the process that starts the others.
+    """
+    if run.model.backend != "torch" or run.train.device == "cuda" or not find_spec("torch"):
+        return None
+    import torch
+
+    from hpcps.training.pytorch.network import build_network
+
+    network = build_network(run.model, run.data.input_facts, torch.device("cpu"))
+    return Layout.of([(name, parameter.shape) for name, parameter in network.named_parameters()])
+
+
+def cautions_of_compression(runs: Iterable[Run]) -> Iterator[str]:
+    """Yield warnings about keys of compressors that do not fit the blocks of the model."""
+    layouts: dict[str, Layout | None] = {}
+    for run in runs:
+        compressor, name, where = run.communication.compression, run.model.name, "communication.compression"
+        if not isinstance(compressor, Compressor):
+            continue
+        k = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco) and compressor.k >= 1 else 0
+        if 8 * k <= compressor.min_bytes <= type(compressor).model_fields["min_bytes"].default:
+            continue  # no block is too small, and nobody waits for the framework
+        key = f"{run.model.model_dump_json()} {run.data.input_facts}"
+        if key not in layouts:
+            layouts[key] = _try_model(run)
+        blocks = layouts[key].blocks if layouts[key] else ()
+        encoded = [block for block in blocks if 4 * block.size >= compressor.min_bytes]
+        if blocks and not encoded:
+            largest = 4 * max(block.size for block in blocks)
+            yield f"{where}.min_bytes: the largest block of {name} has {largest} bytes, so nothing is encoded: use less"
+        if short := [block for block in encoded if 2 * k > block.size]:
+            few = f"{len(short)} of {len(encoded)} encoded blocks of {name}, such as {short[0].name}"
+            instead = f"send half of their values ({short[0].size // 2}) instead of {k:g}"
+            yield f"{where}.k: {few}, {instead}: use less, or a share below 1"
 
 
 def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:

@@ -136,6 +136,25 @@ def test_what_run_refuses_on_this_machine_is_a_caution(
     assert data.startswith("hpcps: caution: `hpcps run` refuses it on this machine: no mnist in data")
 
 
+@pytest.mark.parametrize(
+    ("keys", "caution"),
+    [
+        ('{kind="topk", k=320}', ""),
+        ('{kind="topk", k=321}', "k: 1 of 3 encoded blocks of mlp, such as output.weight, send half of their values"),
+        ('{kind="int8", min_bytes=32768}', ""),
+        ('{kind="int8", min_bytes=32769}', "min_bytes: the largest block of mlp has 32768 bytes, so nothing is enc"),
+    ],
+)
+def test_a_compressor_that_does_not_fit_the_model_is_a_caution(
+    keys: str, caution: str, write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    changes = (f"communication.compression={keys}", "model.name=mlp", "data.name=digits")
+    assert run(str(write()), *(word for change in changes for word in ("--set", change))) == 0
+    found = [line for line in capsys.readouterr().err.splitlines() if "communication.compression" in line]
+    assert [f"hpcps: caution: communication.compression.{caution}" in line for line in found] == [True] * bool(caution)
+
+
 def test_a_gpu_that_is_missing_is_a_caution(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
