@@ -47,7 +47,6 @@ class Dithering(Compressor):
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
         words = code[: self.most_bytes(len(values))].view(np.uint32)
-        words[:] = 0
         state, scale, bits = kept.setdefault("generator", np.full(2, self.seed, np.uint64)), self._norm(values), 0
         if np.isfinite(scale) and scale > 0:
             with np.errstate(over="ignore"):
@@ -60,8 +59,8 @@ class Dithering(Compressor):
 
     def _norm(self, values: Vector) -> float:
         if self.norm == "max":
-            # Not max of Python, which may pass over NaN.
-            return float(np.max([np.abs(values[tile]).max() for tile in tiles(len(values))], initial=0.0))
+            largest = coding_for(len(values)).largest_magnitude(values.view(np.uint32))
+            return float(np.uint32(largest).view(np.float32))
         total = 0.0
         for tile in tiles(len(values)):
             sums = np.empty(tile.stop - tile.start + 1)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import isqrt
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, finite, require_size
-from hpcps.numerics.coding import TILE
+from hpcps.compression.base import Code, Compressor, Kept, coding_for, finite, require_size
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST
 
@@ -65,10 +63,10 @@ class PowerSGD(Compressor):
         else:
             rest = rows * columns - len(values)
             matrix = (np.pad(values, (0, rest)) if rest else values).reshape(rows, columns)
-            before = kept.get("q")
+            before, loops = kept.get("q"), coding_for(len(values))
             with np.errstate(over="ignore", invalid="ignore"):
-                p = _orthonormal(_product(matrix, self._start(columns, rank) if before is None else before))
-                q = _transposed_product(matrix, p)
+                p = _orthonormal(loops.product(matrix, self._start(columns, rank) if before is None else before))
+                q = loops.transposed_product(matrix, p)
             sent[: rows * rank], sent[rows * rank :] = p.ravel(), q.ravel()
             if np.isfinite(q).all() and q.any():  # zero would find nothing in the next update
                 kept["q"] = q
@@ -84,45 +82,9 @@ class PowerSGD(Compressor):
         if not rank:
             values[:] = sent
             return
-        p, q = sent[: rows * rank].reshape(rows, rank), sent[rows * rank :].reshape(columns, rank).T.copy()
-        for part in _parts(rows, columns):
-            some = p[part]
-            with np.errstate(over="ignore", invalid="ignore"):
-                total = some[:, :1] * q[0]
-                for k in range(1, rank):
-                    total += some[:, k : k + 1] * q[k]
-            decoded = values[part.start * columns : part.stop * columns]
-            decoded[:] = total.reshape(-1)[: len(decoded)]
-
-
-# Sums below are in a fixed order. The bits of numpy's product and factorisation of matrices depend on the number of
-# threads and on the processor, so a run would have other results over MPI than in one process.
-
-
-def _parts(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of the rows of a matrix that fit the cache."""
-    at_once = max(1, TILE // columns)
-    for row in range(0, rows, at_once):
-        yield slice(row, min(row + at_once, rows))
-
-
-def _product(matrix: Vector, right: Vector) -> Vector:
-    """Return M `[m, n]` times a matrix `[n, r]`, float32."""
-    rows, transposed = len(matrix), right.T.copy()
-    product = np.empty((rows, len(transposed)), np.float32)
-    for part in _parts(*matrix.shape):
-        for k, column in enumerate(transposed):
-            product[part, k] = (matrix[part] * column).sum(axis=1)
-    return product
-
-
-def _transposed_product(matrix: Vector, left: Vector) -> Vector:
-    """Return Mᵀ, of M `[m, n]`, times a matrix `[m, r]`, float32."""
-    product = np.zeros((left.shape[1], matrix.shape[1]), np.float32)
-    for part in _parts(*matrix.shape):
-        for k, total in enumerate(product):
-            total += (matrix[part] * left[part, k : k + 1]).sum(axis=0)
-    return product.T
+        p, q = sent[: rows * rank].reshape(rows, rank), sent[rows * rank :].reshape(columns, rank)
+        with np.errstate(over="ignore", invalid="ignore"):
+            coding_for(len(values)).multiply_out(p, q, values)
 
 
 def _orthonormal(matrix: Vector) -> Vector:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, require_size
-from hpcps.numerics.coding import pack_codes, tiles, unpack_codes
+from hpcps.compression.base import Code, Compressor, Kept, coding_for, require_size
+from hpcps.numerics.coding import BUCKET, buckets_of, tiles, unpack_codes
 from hpcps.numerics.layout import Vector
 
-_BUCKET = 128
 _LARGEST_NORM = np.float32(3.4e38)
 
 
@@ -39,47 +37,32 @@ class Qsgd(Compressor):
         return 2 if self.levels == 1 else 4 if self.levels <= 7 else 8
 
     def most_bytes(self, n: int) -> int:
-        return 4 * -(-n // _BUCKET) + -(-n * self.width // 8)
+        return 4 * -(-n // BUCKET) + -(-n * self.width // 8)
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
-        size, start = self.most_bytes(len(values)), 4 * -(-len(values) // _BUCKET)
+        size, start = self.most_bytes(len(values)), 4 * -(-len(values) // BUCKET)
         norms = code[:start].view(np.float32)
-        for tile in tiles(len(values)):
-            norms[tile.start // _BUCKET : -(-tile.stop // _BUCKET)] = self._norms(_buckets(values[tile]))
+        loops = coding_for(len(values))
+        self._write_norms(values, norms, loops)
         number = kept.setdefault("updates", np.zeros(1, np.uint64))
         random = np.random.SFC64([self.seed, int(number[0]), zlib.crc32(norms.tobytes())])
         number += np.uint64(1)
-        for tile in tiles(len(values)):
-            codes = self._draw(_buckets(values[tile]), norms[tile.start // _BUCKET :], random)
-            packed = code[start + tile.start * self.width // 8 : start + -(-tile.stop * self.width // 8)]
-            pack_codes(codes[: tile.stop - tile.start], self.width, packed)
+        loops.quantize(values, norms, self.levels, self.width, random, code[start:size])
         return size
 
-    def _norms(self, buckets: Vector) -> Vector:
-        if self.norm == "max":
-            norms = np.abs(buckets).max(axis=1)
+    def _write_norms(self, values: Vector, norms: Vector, loops: Any) -> None:
+        sums = np.empty(len(norms))
+        if self.norm == "l2":
+            loops.sum_squares(values, sums)
+            np.sqrt(sums, out=sums)
         else:
-            norms = np.sqrt(np.einsum("ij,ij->i", buckets, buckets, dtype=np.float64))
-        finite = np.isfinite(norms)
-        return np.where(finite, np.minimum(norms, _LARGEST_NORM), np.nan).astype(np.float32)
-
-    def _draw(self, buckets: Vector, norms: Vector, random: np.random.SFC64) -> NDArray[np.uint8]:
-        norms = norms[: len(buckets), None]
-        usable = norms > 0
-        shares = np.where(usable, buckets, 0)
-        shares /= np.where(usable, norms, 1)
-        shares *= np.float32(self.levels)
-        drawn = random.random_raw(shares.size // 2).view(np.uint32) >> 8
-        magnitudes = np.abs(shares).ravel()
-        magnitudes += drawn.astype(np.float32) * np.float32(2.0**-24)
-        # Rounding may lead to the level after the largest.
-        levels = np.minimum(magnitudes.astype(np.uint8), np.uint8(self.levels))
-        offset = np.uint8(self.levels)
-        return np.where(shares.ravel() < 0, offset - levels, offset + levels)
+            for tile in tiles(len(values)):
+                sums[tile.start // BUCKET : -(-tile.stop // BUCKET)] = np.abs(buckets_of(values[tile])).max(axis=1)
+        norms[:] = np.where(np.isfinite(sums), np.minimum(sums, _LARGEST_NORM), np.nan)
 
     def read(self, code: Code, values: Vector) -> None:
         require_size(code, self.most_bytes(len(values)))
-        start = 4 * -(-len(values) // _BUCKET)
+        start = 4 * -(-len(values) // BUCKET)
         norms = code[:start].view(np.float32)
         if (norms < 0).any():
             raise ValueError(f"a norm of {norms.min()}")
@@ -90,10 +73,4 @@ class Qsgd(Compressor):
             if codes.max() > 2 * self.levels:
                 raise ValueError(f"a code of {codes.max()}")
             np.subtract(codes, np.float32(self.levels), out=values[tile])
-            values[tile] *= np.repeat(steps[tile.start // _BUCKET : -(-tile.stop // _BUCKET)], _BUCKET)[: len(codes)]
-
-
-def _buckets(values: Vector) -> Vector:
-    """Return values in rows of `_BUCKET`, the last one filled with zeros: `[b, 128]`."""
-    rest = -len(values) % _BUCKET
-    return (np.pad(values, (0, rest)) if rest else values).reshape(-1, _BUCKET)
+            values[tile] *= np.repeat(steps[tile.start // BUCKET : -(-tile.stop // BUCKET)], BUCKET)[: len(codes)]

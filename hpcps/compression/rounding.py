@@ -51,10 +51,7 @@ class Bf16(Compressor):
 
     def read(self, code: Code, values: Vector) -> None:
         require_size(code, 2 * len(values))
-        bits, upper = values.view(np.uint32), code.view(np.uint16)
-        for tile in tiles(len(values)):
-            bits[tile] = upper[tile]
-            bits[tile] <<= 16
+        coding_for(len(values)).lengthen(code.view(np.uint16), values.view(np.uint32))
 
 
 def _bound(values: Vector, rounded: NDArray[np.uint16]) -> None:
@@ -84,10 +81,8 @@ class Int8(Compressor):
         return 4 + n
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
-        largest = np.float32(0)
-        for tile in tiles(len(values)):
-            # NaN is the largest of all; an infinity remains.
-            largest = np.maximum(largest, np.maximum(values[tile].max(), -values[tile].min()))
+        loops = coding_for(len(values))
+        largest = np.uint32(loops.largest_magnitude(values.view(np.uint32))).view(np.float32)
         scale = code[:4].view(np.float32)
         codes = code[4 : 4 + len(values)].view(np.int8)
         if not np.isfinite(largest) or largest < _SMALLEST:
@@ -96,10 +91,7 @@ class Int8(Compressor):
             return 4 + len(values)
         # The product of 127 and the scale must not be an infinity.
         scale[0] = min(largest / np.float32(127), _LARGEST_SCALE)
-        factor = np.float32(127) / largest
-        for tile in tiles(len(values)):
-            product = values[tile] * factor
-            codes[tile] = np.rint(product, out=product)
+        loops.round_products(values, np.float32(127) / largest, codes)
         return 4 + len(values)
 
     def read(self, code: Code, values: Vector) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, Sees, require_size
+from hpcps.compression.base import Code, Compressor, Kept, Sees, coding_for, finite, require_size
 from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
@@ -27,11 +27,10 @@ class Sign(Compressor):
         return 4 + -(-n // 8)
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
-        bits, finite = code[4 : self.most_bytes(len(values))], True
+        bits = code[4 : self.most_bytes(len(values))]
         for tile in tiles(len(values)):
-            finite = finite and bool(np.isfinite(values[tile]).all())
             bits[tile.start // 8 : -(-tile.stop // 8)] = np.packbits(values[tile] < 0)
-        code[:4].view(np.float32)[0] = self.scale if finite else np.nan
+        code[:4].view(np.float32)[0] = self.scale if finite(values) else np.nan
         return self.most_bytes(len(values))
 
     def read(self, code: Code, values: Vector) -> None:
@@ -57,13 +56,8 @@ class Onebit(Compressor):
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
         size = self.most_bytes(len(values))
-        bits, finite = code[: size - 4], True
-        bits[-4:] = 0
-        for tile in tiles(len(values)):
-            bits[tile.start // 8 : -(-tile.stop // 8)] = np.packbits(values[tile] < 0)
-            finite = finite and (self.scaling or bool(np.isfinite(values[tile]).all()))
-        bits.view(np.uint32).byteswap(inplace=True)
-        scale = mean_in_order(values) if self.scaling else np.float32(1 if finite else np.nan)
+        coding_for(len(values)).pack_signs(values, code[: size - 4].view(np.uint32))
+        scale = mean_in_order(values) if self.scaling else np.float32(1 if finite(values) else np.nan)
         code[size - 4 : size].view(np.float32)[0] = scale
         return size
 
@@ -84,7 +78,7 @@ def mean_in_order(values: Vector) -> np.float32:
     stability of numerical algorithms", 2002, section 4.2) tells whether the rounded quotients may differ.
     """
     n = max(len(values), 1)
-    total = sum(float(np.add.reduce(np.abs(values[tile]), dtype=np.float64)) for tile in tiles(len(values)))
+    total = coding_for(len(values)).sum_magnitudes(values)
     bound = 4 * (n + 2) * 2.0**-53
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = np.float32(total * (1 - bound) / n), np.float32(total * (1 + bound) / n)

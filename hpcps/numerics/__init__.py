@@ -2,7 +2,7 @@
 
 - `arrays`: numpy arrays and torch tensors: conversion, and what both have in common
 - `blocks`: tiles that fit a cache, sums over blocks, and products with a reference vector
-- `coding`: loops of compressors that follow one value after another
+- `coding/`: loops of compressors over values: conversions, selections, random levels, products of matrices
 - `definitions`: the operations on updates with numpy, which define their results
 - `exact_sum`: sums that do not depend on the order of addition
 - `kernels/`: the operations on updates, compiled, with the results of the definitions

@@ -189,7 +189,8 @@ def cautions_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         key = f"{run.model.model_dump_json()} {run.data.input_facts}"
         if key not in layouts:
             layouts[key] = _try_model(run)
-        blocks = layouts[key].blocks if layouts[key] else ()
+        layout = layouts[key]
+        blocks = layout.blocks if layout else ()
         encoded = [block for block in blocks if 4 * block.size >= compressor.min_bytes]
         if blocks and not encoded:
             largest = 4 * max(block.size for block in blocks)

@@ -230,6 +230,32 @@ def test_compiled_loops_equal_their_definitions():
         beyond = [each.round_to_upper(values.view(np.uint32), upper[k]) for k, each in enumerate((coding, compiled))]
         assert beyond[0] == beyond[1]
         np.testing.assert_array_equal(upper[0], upper[1])
+        largest = np.uint32(coding.largest_magnitude(values.view(np.uint32))).view(np.float32)
+        factor = np.float32(127) / max(largest, np.float32(1e-30))
+        words, buckets = -(-len(values) // 32), -(-len(values) // coding.BUCKET)
+        sums = np.empty(buckets)
+        coding.sum_squares(values, sums)
+        norms = np.minimum(np.sqrt(sums), 3.4e38).astype(np.float32)
+        norms[1:2] = 0
+        cases = [
+            ("lengthen", (upper[0],), np.empty(len(values), np.uint32)),
+            ("round_products", (values, factor), np.empty(len(values), np.int8)),
+            ("pack_signs", (values,), np.empty(words, np.uint32)),
+            ("sum_squares", (values,), sums),
+        ]
+        for levels, width in ((1, 2), (7, 4), (127, 8)):
+            cases.append(("quantize", (values, norms, levels, width), np.empty(-(-len(values) * width // 8), np.uint8)))
+        for name, given, out in cases:
+            found = []
+            for each in (coding, compiled):
+                getattr(each, name)(*given, *([np.random.SFC64(1)] if name == "quantize" else []), out)
+                found.append(out.copy())
+            np.testing.assert_array_equal(found[0], found[1], err_msg=name)
+        assert compiled.largest_magnitude(values.view(np.uint32)) == largest.view(np.uint32)
+        assert largest == np.abs(values).max()
+        magnitudes = np.abs(values).astype(np.float64)
+        for each in (coding, compiled):
+            assert each.sum_magnitudes(values) == pytest.approx(magnitudes.sum(), rel=1e-14)
     for n, k in ((5, 1), (6, 2), (200, 50), (999, 3)):
         here, there = [(np.empty(k, np.uint32), np.empty(k, np.float32)) for _ in range(2)]
         for values in (ramp(n), VECTORS["normal"][:n]):
@@ -253,6 +279,36 @@ def test_compiled_loops_equal_their_definitions():
             assert coding.undither(words[0], bits, 16, np.float32(4), back[0])
             assert compiled.undither(words[0], bits, 16, np.float32(4), back[1])
             np.testing.assert_array_equal(back[0], back[1])
+
+
+@needs_numba
+@pytest.mark.parametrize("shape", [(3, 5), (40, 128), (30, 1000), (2, 20_001)], ids=str)
+def test_compiled_products_equal_their_definitions(shape):
+    kernels.ready()
+    from hpcps.numerics.kernels import coding as compiled
+
+    draws = np.random.default_rng(3)
+    matrix, left, right = (draws.standard_normal(s, np.float32) for s in (shape, (shape[0], 3), (shape[1], 3)))
+    matrix[1] = -0.0
+    np.testing.assert_allclose(coding.product(matrix, right), matrix @ right, rtol=0, atol=1e-3)
+    out = np.empty((2, matrix.size - 2), np.float32)
+    for place, each in enumerate((coding, compiled)):
+        each.multiply_out(left, right, out[place])
+    for a, b in (
+        *((getattr(coding, name)(*given), getattr(compiled, name)(*given)) for name, given in
+          (("product", (matrix, right)), ("transposed_product", (matrix, left)))),
+        out,
+    ):  # fmt: skip
+        assert a.tobytes() == b.tobytes()
+
+
+@needs_numba
+def test_dithering_writes_long_distances_and_large_levels():
+    kernels.ready()
+    compressor, values = Dithering(k=65_535), np.zeros(200_001, np.float32)
+    values[[3, 300, 70_300, 200_000]] = 1.0, -1.0, 0.5, -0.25
+    found = compressor.decode(compressor.encode(values), len(values))
+    np.testing.assert_allclose(found, values, rtol=0, atol=1 / 65_535)
 
 
 @pytest.mark.parametrize("keys", [{"k": 4}, {"k": 3, "partition": "natural"}, {"k": 8, "norm": "l2"}], ids=str)

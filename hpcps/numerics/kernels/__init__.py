@@ -3,7 +3,7 @@
 They need numba, which is optional. Without numba, and for small updates, rules use the numpy definitions.
 
 - `__main__`: compiles the kernels before a run
-- `coding`: the loops of `numerics/coding.py`
+- `coding`: the loops of `numerics/coding/`
 - `compiled`: compiles kernels and caches their machine code
 - `engine`: the operations of `numerics/operations.py` with kernels; start here
 - `loading`: loads all kernels from the cache, or compiles them once
