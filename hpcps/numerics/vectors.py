@@ -275,3 +275,14 @@ def _compute(function: str, out: Any, *values: Any) -> None:
     if is_tensor(out):
         import torch as library
     getattr(library, function)(*values, out=out)
+
+
+def clear_not_finite(layout: Layout, values: Vector) -> Mask:
+    """Set the blocks of a vector `[d]` on the host that are not finite to 0; return them `[B]`."""
+    cleared: Mask = np.zeros(len(layout.blocks), np.bool_)
+    if not np.isfinite(values).all():
+        for number, block in enumerate(layout.blocks):
+            part = values[block.offset : block.stop]
+            if not np.isfinite(part).all():
+                part[:], cleared[number] = 0, True
+    return cleared

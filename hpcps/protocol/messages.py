@@ -74,7 +74,7 @@ class Kind(IntEnum):
     """Asynchronous, from server 0: write your part of the checkpoint at this position of the log."""
     PART = 12
     """To the keeper of checkpoints: a part of a checkpoint is written; the note holds its checksum."""
-    GRANT = 13
+    CREDIT = 13
     """From a combiner: the number of partitions of a round's update or combined update that the receiver of this
     message may send. A combiner that sends partitions of the next model does not send it: these permit the same."""
     CLOCK = 14
@@ -159,7 +159,7 @@ class Message:
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
             of updates in a sum; session: the bucket; of a DECLARE, the key of the tensor.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
-            and receiver are sent, or within the chunk of the ring; of a GRANT, the number of partitions that may be
+            and receiver are sent, or within the chunk of the ring; of a CREDIT, the number of partitions that may be
             sent; session: the first slot.
 
     The meaning of `round`:
@@ -173,7 +173,7 @@ class Message:
     | APPLY, READ; STOP, to server 0 | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
     | COMBINED, CLOSED, STATISTICS, QUERY, ANSWER, PARTIAL, CHUNK | the round | |
-    | GRANT, ABANDON | the round of the receiver's update | |
+    | CREDIT, ABANDON | the round of the receiver's update | |
     | STOP, from server 0 | the round that does not begin | the index of the entry in the log |
     | CHECKPOINT | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcps.spec.schema import Run
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -102,3 +104,12 @@ class OpenSchedule:
     def epochs_before(self, round: int) -> tuple[int, ...]:
         """Return the epochs to evaluate on the model with which a round begins: those that the round before ended."""
         return tuple(range(self.ended(round - 1) + 1, self.ended(round) + 1))
+
+
+def schedule_of_rounds(run: Run, steps_per_epoch: int) -> Schedule | OpenSchedule:
+    """Return the schedule of a run in which an epoch has so many batches of the coordinator."""
+    train = run.train
+    if train.policy is not None:
+        return OpenSchedule(train.epochs)
+    inside = run.validation.evaluate == "validator_model"
+    return Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside)

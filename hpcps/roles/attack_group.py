@@ -13,10 +13,10 @@ from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.numerics.updates import Destination, Updates
-from hpcps.numerics.vectors import pack, unpack
+from hpcps.numerics.vectors import clear_not_finite, pack, unpack
 from hpcps.protocol.messages import Message, Peer
 from hpcps.protocol.roster import Roster
-from hpcps.protocol.schedule import OpenSchedule, Schedule
+from hpcps.protocol.schedule import schedule_of_rounds
 from hpcps.roles.combiner_state import RuleState, arrays_state, restore_arrays
 from hpcps.roles.resources import Resources
 from hpcps.rules import Arrays, BaseRule, Context, Rule, combine
@@ -91,11 +91,7 @@ class AttackGroup:
         """Copy an update; a block that is not finite becomes zero, because the rule does not get it either."""
         row = self._rows[worker]
         unpack(self.layout, payload, mask, row)
-        if not np.isfinite(row).all():
-            for block in self.layout.blocks:
-                values = row[block.offset : block.stop]
-                if not np.isfinite(values).all():
-                    values[:] = 0
+        clear_not_finite(self.layout, row)
         self._sent[worker] = mask
 
     def clear(self) -> None:
@@ -216,11 +212,7 @@ class Knowledge:
         self._attack = run.attack
         self._note = {name: note[name] for name in ("layout", "steps_per_epoch")}
         self.layout = Layout.from_json(self._note["layout"])
-        train, inside = run.train, run.validation.evaluate == "validator_model"
-        self.schedule: Schedule | OpenSchedule = OpenSchedule(train.epochs)
-        if train.policy is None:
-            steps_per_epoch = self._note["steps_per_epoch"]
-            self.schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside)
+        self.schedule = schedule_of_rounds(run, self._note["steps_per_epoch"])
         byzantine = attackers(run.attack, run.topology.workers, run.seed)
         self.groups = tuple(
             AttackGroup(

@@ -10,7 +10,7 @@ import numpy as np
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
-from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
+from hpcps.protocol.schedule import OpenSchedule, Segment, schedule_of_rounds
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Computed, Effect
 from hpcps.roles.queries import QueriedSteps
@@ -52,15 +52,11 @@ class LocalSteps:
         self._trainer = trainer
         self._take = take
         self._speed = run.heterogeneity.speed_of(peer.role, peer.index)
-        self.schedule: Schedule | OpenSchedule = OpenSchedule(run.train.epochs)
+        self.schedule = schedule_of_rounds(run, trainer.steps_per_epoch)
         self.asks: QueriedSteps | AbandonableSteps | None = None
         roster, train = Roster.of(run), run.train
         self._may_miss = run.has_quorum and peer.role == "worker"
-        policy = run.train.policy
-        if policy is None:
-            inside = run.validation.evaluate == "validator_model"
-            self.schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
-        elif peer in roster.governed(run):
+        if (policy := train.policy) is not None and peer in roster.governed(run):
             self.asks = QueriedSteps(peer, policy, self.task, after)
         if self._may_miss and train.abandon and peer != roster.coordinator:
             self.asks = AbandonableSteps(roster.combiners_of(peer.index), train.steps_per_round, self.task, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
-from hpcps.roles.events import Compute, Effect, Now, Stage
+from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed, Stage
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.roles.training_role import TrainingRole
@@ -280,7 +281,7 @@ class Packer:
             self._codec.restore(state.part("encoding"))
 
 
-class TrainingWorker(TrainingRole):
+class Worker(TrainingRole):
     """A worker: it makes an update of its local steps; its packer keeps what it did not send.
 
     ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
@@ -319,6 +320,22 @@ class TrainingWorker(TrainingRole):
             self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
         )
         yield Compute("pack", pack, elements=training.base.size)
+
+    @abstractmethod
+    def after_packing(self, packed: Packed) -> Iterator[Effect]:
+        """Go on with the update once it is packed, and delayed if the experiment says so."""
+
+    def _go_on(self, event: Event) -> Iterator[Effect]:
+        """React to an event of the own training and packing."""
+        match event:
+            case Computed("pack", packed):
+                self._packed = packed
+                yield from (Pause(packed.delay),) if packed.delay else self.after_packing(packed)
+            case Resumed():
+                assert self._packed is not None, "it has been packed"
+                yield from self.after_packing(self._packed)
+            case _:
+                yield from self._training.handle(event)
 
     def encoded(self, packed: Packed, place: int) -> Generator[Effect, None, UpdatePart]:
         """Return the encoded partition at a place in `packed.parts`; others are on their way meanwhile."""

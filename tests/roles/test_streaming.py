@@ -90,7 +90,7 @@ def test_nobody_is_further_ahead_than_its_receiver_allows(tmp_path, rule, valida
     for round in range(3):
         for to in (combiner, Peer("server", 0)):
             kind = Kind.UPDATE if to == combiner else Kind.COMBINED
-            passed = play.sent(Kind.GRANT, round=round)
+            passed = play.sent(Kind.CREDIT, round=round)
             # A server that has made a partition of the next model takes another.
             passed += [(when, who, made + 1 + WINDOW) for when, who, made in play.sent(Kind.MODEL, round=round + 1)]
             for place, sender, partition in play.sent(kind, to=to, round=round):
@@ -104,7 +104,7 @@ def test_what_fits_the_window_needs_no_leave(tmp_path):
     play = Play(tmp_path, spec(partition=4 * LAYOUT.size // WINDOW + BYTES, validators=1))
     play.to_the_end()
     assert len(play.sent(Kind.UPDATE, round=0)) == WINDOW * 3
-    assert not play.sent(Kind.GRANT)
+    assert not play.sent(Kind.CREDIT)
 
 
 @pytest.mark.parametrize("validators", [0, 2])
@@ -115,7 +115,7 @@ def test_a_server_gives_leave_by_the_next_model(tmp_path, validators):
     assert saved
     for round in range(3):
         # Before a checkpoint the next model is kept back: then it has to be said.
-        said = {sender.role for _, sender, _ in play.sent(Kind.GRANT, round=round)}
+        said = {sender.role for _, sender, _ in play.sent(Kind.CREDIT, round=round)}
         assert said == ({"validator"} if validators else set()) | ({"server"} if round in saved else set())
 
 

@@ -9,8 +9,8 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage
-from hpcps.roles.packer import Packed, TrainingWorker
+from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send, Stage
+from hpcps.roles.packer import Packed, Worker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
@@ -19,7 +19,7 @@ from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Trainer
 
 
-class AsyncWorker(TrainingWorker):
+class AsyncWorker(Worker):
     """Trains on its shard, sends its update, and goes on as soon as it has the model after it, whatever others do.
 
     The residual is all that a checkpoint keeps of an update that is on its way.
@@ -48,15 +48,10 @@ class AsyncWorker(TrainingWorker):
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self.refuse(event.source, unwanted(event, str(self.peer)))
-            case Computed("pack", packed):
-                self._packed = packed
-                yield from (Pause(packed.delay),) if packed.delay else self._show_update()
-            case Resumed():
-                yield from self._show_update()
             case Idle():
                 yield from self._training.begin_steps()
             case _:
-                yield from self._training.handle(event)
+                yield from self._go_on(event)
 
     def take_steps(self, steps: int) -> Progress:
         training, settings = self._training, self._settings
@@ -69,10 +64,9 @@ class AsyncWorker(TrainingWorker):
         pull = settings.proximal.worker
         return self._trainer.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
 
-    def _show_update(self) -> Iterator[Effect]:
+    def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
-        assert self._packed is not None, "it has been packed"
-        yield from self._adversary.show(self._packed, self.round, epoch=self._training.log_epoch)
+        yield from self._adversary.show(packed, self.round, epoch=self._training.log_epoch)
         if not self._adversary.waiting:
             yield from self._send_update()
 

@@ -6,23 +6,20 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hpcps.numerics.layout import Allocate, Layout, Mask, Vector
+from hpcps.numerics.layout import Allocate, Layout, Vector
 from hpcps.numerics.state import Kept, State
-from hpcps.numerics.vectors import unpack
+from hpcps.numerics.vectors import clear_not_finite, unpack
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
-from hpcps.protocol.schedule import Schedule
+from hpcps.protocol.schedule import Schedule, schedule_of_rounds
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
 from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_size
 from hpcps.roles.collective.averager import AllreduceAverager, Averager, Contribution, RingAverager
 from hpcps.roles.events import (
-    Computed,
     Effect,
     Event,
     Finish,
-    Pause,
     Record,
-    Resumed,
     Save,
     Send,
     SetDeadline,
@@ -32,7 +29,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.packer import Packed, TrainingWorker
+from hpcps.roles.packer import Packed, Worker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -69,8 +66,9 @@ class OwnModel(ModelInbox):
     @property
     def schedule(self) -> Schedule:
         """The schedule of the run."""
-        train, inside = self._run.train, self._run.validation.evaluate == "validator_model"
-        return Schedule(train.epochs, self.steps_per_epoch, train.steps_per_round, inside)
+        schedule = schedule_of_rounds(self._run, self.steps_per_epoch)
+        assert isinstance(schedule, Schedule), "a policy of local steps needs servers"
+        return schedule
 
     def describe(self, steps_per_epoch: int, *, statistics: bool) -> None:
         """Take what the coordinator says of the run: its batches in an epoch, and whether statistics are averaged."""
@@ -110,7 +108,7 @@ class OwnModel(ModelInbox):
         self.diverged = state.facts["diverged"]
 
 
-class CollectiveWorker(TrainingWorker):
+class CollectiveWorker(Worker):
     """Trains on its shard and keeps the whole model, to which an averager adds the mean of all updates.
 
     The coordinator passes the initial weights along the ring of the workers and is the keeper of checkpoints. Every
@@ -156,17 +154,12 @@ class CollectiveWorker(TrainingWorker):
                 yield from self._end_when_done()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, "a worker"))
-            case Computed("pack", packed):
-                self._packed = packed
-                yield from (Pause(packed.delay),) if packed.delay else self._exchange()
-            case Resumed():
-                yield from self._exchange()
             case StopRequested():
                 self._checkpoint.wanted = True
             case Snapped():
                 yield from self._snapped(event)
             case _:
-                yield from self._training.handle(event)
+                yield from self._go_on(event)
 
     @property
     def _expects_weights(self) -> bool:
@@ -214,13 +207,11 @@ class CollectiveWorker(TrainingWorker):
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
         return self._trainer.train(steps, relabel=relabel)
 
-    def _exchange(self) -> Iterator[Effect]:
+    def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Add the finite blocks of the update to the sum of all workers."""
-        packed = self._packed
-        assert packed is not None, "it has been packed"
         self._training.stage = Stage.SENDING
         values = self._unpack(packed)
-        refused = self._screen(values)
+        refused = clear_not_finite(self._trainer.layout, values)
         if refused.any():
             yield not_finite(self.peer, refused)
         flags = self._announce() if self.keeps_checkpoints else Flag.NONE
@@ -236,17 +227,6 @@ class CollectiveWorker(TrainingWorker):
         mask = packed.mask if packed.parts else np.zeros_like(packed.mask)
         unpack(self._trainer.layout, packed.payload, mask, self._unpacked)
         return self._unpacked
-
-    def _screen(self, values: Vector) -> Mask:
-        """Set the blocks of an update `[d]` that are not finite to 0; return them `[B]`."""
-        blocks = self._trainer.layout.blocks
-        refused: Mask = np.zeros(len(blocks), np.bool_)
-        if not np.isfinite(values).all():
-            for number, block in enumerate(blocks):
-                part = values[block.offset : block.stop]
-                if not np.isfinite(part).all():
-                    part[:], refused[number] = 0, True
-        return refused
 
     def _announce(self) -> Flag:
         """Return what the keeper says of checkpoints in this round."""

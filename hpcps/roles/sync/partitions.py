@@ -32,7 +32,7 @@ window, and all wait for that sender at the end of the round."""
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
 
-def grants(dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send]:
+def credits(dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send]:
     """Permit senders to send `WINDOW` partitions more than the combiner has dealt with.
 
     It is for senders that get no partition of the next model from this combiner, which would permit the same.
@@ -44,7 +44,7 @@ def grants(dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send
     """
     if dealt_with + WINDOW <= total:
         for peer, round in to.items():
-            yield Send(peer, Message(Kind.GRANT, round=round, partition=dealt_with + WINDOW))
+            yield Send(peer, Message(Kind.CREDIT, round=round, partition=dealt_with + WINDOW))
 
 
 class PartitionSender:
@@ -59,7 +59,7 @@ class PartitionSender:
         self._receivers = receivers
         self._record_round = record_round
         self._kept: dict[Peer, deque[Message]] = {peer: deque() for peer in receivers}
-        self._granted = dict.fromkeys(receivers, WINDOW)
+        self._credited = dict.fromkeys(receivers, WINDOW)
 
     @property
     def checkpoint_flags(self) -> Flag:
@@ -74,31 +74,31 @@ class PartitionSender:
     def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a partition of the next model; adopt the model once it is complete.
 
-        A partition from a receiver of this role's answers is also a grant: the receiver has combined the partition with
-        the same number, so this role may send `WINDOW` partitions more.
+        A partition from a receiver of this role's answers is also a credit: the receiver has combined the partition
+        with the same number, so this role may send `WINDOW` partitions more.
         """
         answering = self._training.stage in _ANSWERING
         self._training.inbox.put(message, self._training.round + answering)
         if not answering:
             yield from self._training.adopt_when_complete()
         elif source in self._receivers:
-            yield from self._grant(source, message.partition + 1 + WINDOW)
+            yield from self._credit(source, message.partition + 1 + WINDOW)
 
-    def take_grant(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def take_credit(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a receiver's permission to send more of this round's answer."""
         if self._training.stage not in _ANSWERING or message.round != self._training.round:
             yield rejection(source, f"a late message (of round {message.round})")
         else:
-            yield from self._grant(source, message.partition)
+            yield from self._credit(source, message.partition)
 
-    def _grant(self, source: Peer, partitions: int) -> Iterator[Effect]:
-        self._granted[source] = max(partitions, self._granted[source])
+    def _credit(self, source: Peer, partitions: int) -> Iterator[Effect]:
+        self._credited[source] = max(partitions, self._credited[source])
         yield from self._send(source)
         yield from self.end_when_sent()
 
     def _send(self, to: Peer) -> Iterator[Effect]:
         messages = self._kept[to]
-        while messages and messages[0].partition < self._granted[to]:
+        while messages and messages[0].partition < self._credited[to]:
             yield Send(to, messages.popleft())
 
     def end_when_sent(self) -> Iterator[Effect]:
@@ -110,7 +110,7 @@ class PartitionSender:
         yield SetDeadline(waiting_for)
         if waiting_for:
             return
-        self._granted = dict.fromkeys(self._receivers, WINDOW)
+        self._credited = dict.fromkeys(self._receivers, WINDOW)
         yield from self._record_round()
         training.round += 1
         if training.flags & Flag.SNAPSHOT:

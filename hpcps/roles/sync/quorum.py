@@ -104,7 +104,7 @@ class QuorumCollector(PartitionCollector):
         self._returned: dict[Peer, Answer] = {}
         self._told: set[Peer] = set()
         self._moment = 0.0
-        self._grants: list[Send] = []
+        self._credits: list[Send] = []
         self._alarms: deque[int] = deque()
         self._over = False
         self.closing: Closing | None = None
@@ -139,17 +139,17 @@ class QuorumCollector(PartitionCollector):
         self._moment = moment
         owed = self._owed.get(source)
         yield from super().put(source, message, owed[0].round if owed else round, moment)
-        yield from self._granted()
+        yield from self._credited()
 
     def refuse(self, source: Peer, reason: str, kind: Kind | None = None, moment: float = 0.0) -> Iterator[Effect]:
         self._moment = moment
         yield from super().refuse(source, reason, kind, moment)
-        yield from self._granted()
+        yield from self._credited()
 
-    def _granted(self) -> Iterator[Send]:
+    def _credited(self) -> Iterator[Send]:
         """Permit the senders of lost updates to send all of them."""
-        grants, self._grants = self._grants, []
-        yield from grants
+        credits, self._credits = self._credits, []
+        yield from credits
 
     def _miss(self, source: Peer, message: Message) -> None:
         steps = message.note.get("abandoned")
@@ -183,8 +183,8 @@ class QuorumCollector(PartitionCollector):
 
     def _permit(self, source: Peer, owed: Owed) -> None:
         if self.total > WINDOW and self._left[source]:
-            message = Message(Kind.GRANT, round=owed.round, partition=self.total)
-            self._grants.append(Send(source, message))
+            message = Message(Kind.CREDIT, round=owed.round, partition=self.total)
+            self._credits.append(Send(source, message))
 
     def _lose(self, source: Peer, owed: Owed) -> None:
         """Release an answer, or what has come of it."""
@@ -262,7 +262,7 @@ class QuorumCollector(PartitionCollector):
             elif self._train.late == "drop":
                 for owed in [each for each in entries if not each.lost]:
                     self._lose(peer, owed)
-        yield from self._granted()
+        yield from self._credited()
 
     def _is_in(self, peer: Peer) -> bool:
         return self.closing is not None and peer.index in self.closing.arrived

@@ -13,7 +13,7 @@ from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import SERVER_0, Roster
-from hpcps.protocol.schedule import OpenSchedule, Schedule
+from hpcps.protocol.schedule import OpenSchedule, Schedule, schedule_of_rounds
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.combiner_state import RuleState
@@ -37,7 +37,7 @@ from hpcps.roles.events import (
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.queries import QueryAnswers
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.sync.partitions import PartitionCollector, grants
+from hpcps.roles.sync.partitions import PartitionCollector, credits
 from hpcps.roles.sync.quorum import QuorumCollector, Readers
 from hpcps.roles.sync.shard import Slice, SyncShard
 from hpcps.rules import Average, Rule
@@ -161,16 +161,14 @@ class SyncServer(MessagingRole):
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
         """Learn the model's layout and the schedule of the run."""
-        shard, train = SyncShard(self.peer, self._run, table, self._resources), self._run.train
-        inside = self._run.validation.evaluate == "validator_model"
-        schedule: Schedule | OpenSchedule = OpenSchedule(train.epochs)
-        if train.policy is None:
-            schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
+        shard = SyncShard(self.peer, self._run, table, self._resources)
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
         collector = PartitionCollector(senders, partitions, first, shard.decoder)
         if self._readers and not self._roster.validators:
             collector = QuorumCollector(self.peer, self._run, senders, partitions, first, shard.decoder)
-        self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
+        self._part = _Part(
+            shard, schedule_of_rounds(self._run, steps_per_epoch), collector, steps_per_epoch, statistics
+        )
         return self._part
 
     def state(self) -> State:
@@ -308,8 +306,8 @@ class SyncServer(MessagingRole):
         self._stage = ServerStage.GATHERING
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
-        if snapshot:  # else the partition of the next model grants it
-            yield from grants(done, collector.total, collector.updates(round))
+        if snapshot:  # else the partition of the next model is the credit
+            yield from credits(done, collector.total, collector.updates(round))
         if done == 1 and self._readers and collector.note:
             self._readers.learn(collector.note)
         if done == 1 and not snapshot:

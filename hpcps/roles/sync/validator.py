@@ -14,7 +14,7 @@ from hpcps.roles.checks import unwanted
 from hpcps.roles.combiner_state import Acceptance, RuleState
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
+from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
 from hpcps.roles.update_decoder import UpdateDecoder
@@ -76,8 +76,8 @@ class SyncValidator(TrainingRole):
             case Resumed():
                 self._collector.elapsed(self.round)
                 yield from self._combine_when_ready()
-            case Received(source, Message(kind=Kind.GRANT) as message) if source in self._servers:
-                yield from self._sender.take_grant(source, message)
+            case Received(source, Message(kind=Kind.CREDIT) as message) if source in self._servers:
+                yield from self._sender.take_credit(source, message)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, "a validator"), event.moment)
             case Computed("combine"):
@@ -132,7 +132,7 @@ class SyncValidator(TrainingRole):
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""
         collector, done = self._collector, self._collector.current
-        yield from grants(done, collector.total, collector.updates(self.round))
+        yield from credits(done, collector.total, collector.updates(self.round))
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             message = Message(
                 Kind.COMBINED, round=self.round, shard=server, flags=self._sender.checkpoint_flags,

@@ -8,8 +8,8 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Computed, Effect, Event, Pause, Record, Resumed, Send, Stage
-from hpcps.roles.packer import TrainingWorker
+from hpcps.roles.events import Effect, Event, Record, Send, Stage
+from hpcps.roles.packer import Packed, Worker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.spec.schema import Run
@@ -17,7 +17,7 @@ from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer
 
 
-class SyncWorker(TrainingWorker):
+class SyncWorker(Worker):
     """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send."""
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
@@ -30,29 +30,23 @@ class SyncWorker(TrainingWorker):
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._sender.take_model(source, message)
-            case Received(source, Message(kind=Kind.GRANT) as message) if source in self._receivers:
-                yield from self._sender.take_grant(source, message)
+            case Received(source, Message(kind=Kind.CREDIT) as message) if source in self._receivers:
+                yield from self._sender.take_credit(source, message)
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self.refuse(event.source, unwanted(event, "a worker"))
-            case Computed("pack", packed):
-                self._packed = packed
-                yield from (Pause(packed.delay),) if packed.delay else self._show_update()
-            case Resumed():
-                yield from self._show_update()
             case _:
-                yield from self._training.handle(event)
+                yield from self._go_on(event)
 
     def take_steps(self, steps: int) -> Progress:
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
         return self._trainer.train(steps, relabel=relabel, epoch=self.rate_epoch)
 
-    def _show_update(self) -> Iterator[Effect]:
+    def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
-        assert self._packed is not None, "it has been packed"
-        yield from self._adversary.show(self._packed, self.round, self._sender.checkpoint_flags, epoch=self.rate_epoch)
+        yield from self._adversary.show(packed, self.round, self._sender.checkpoint_flags, epoch=self.rate_epoch)
         if not self._adversary.waiting:
             yield from self._send_update()
 
