@@ -61,7 +61,8 @@ $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 	@tests/slurm.sh $@
 
 # In these tests roles train with MXNet (tests/installed.py). Tests that need torch or another environment are not listed.
-WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) tests/records \
+WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) \
+  $(addprefix tests/records/test_,collect.py damage.py run_directory.py writer.py) \
   $(addprefix tests/attacks/test_,attacks.py attacks_against_definitions.py) \
   tests/pslite/test_encoding.py \
   $(addprefix tests/roles/test_,cuts.py messages.py packing.py streaming.py) \

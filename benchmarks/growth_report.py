@@ -39,18 +39,28 @@ def report(found: Mapping[str, Sequence[Row]], problems: Mapping[str, str]) -> s
     return "\n".join(lines) + "\n"
 
 
+def _table(
+    head: Sequence[str], keys: Sequence[str], rows: Sequence[Row], cells: Callable[[Row], Sequence[str]]
+) -> list[str]:
+    """Return the lines of a table: of each row the values of its keys, and its cells or why it was not measured."""
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in rows:
+        known = [str(row[key]) for key in keys]
+        known += ["–", row["problem"]] if "problem" in row else cells(row)
+        lines.append(f"| {' | '.join([*known, *[''] * (len(head) - len(known))])} |")
+    return lines
+
+
 def _on_one_machine(title: str, key: str, name: str, why: str) -> Callable[[Sequence[Row]], list[str]]:
     """Return a function that writes the table of a sweep over one parameter."""
 
+    def cells(row: Row) -> list[str]:
+        speed, slower = row["bytes"] / row["seconds"] / 1e9, row["seconds"] / row["bound"]
+        return [_time(row), f"{speed:.1f}", f"{slower:.2f}"]
+
     def section(rows: Sequence[Row]) -> list[str]:
-        lines = [f"## {title}", "", f"| {name} | Round, ms | Moved, GB/s | Time / bound |", "|---|---|---|---|"]
-        for row in rows:
-            if "seconds" not in row:
-                lines.append(f"| {row[key]} | – | {row['problem']} | |")
-                continue
-            speed = row["bytes"] / row["seconds"] / 1e9
-            lines.append(f"| {row[key]} | {_time(row)} | {speed:.1f} | {row['seconds'] / row['bound']:.2f} |")
-        return [*lines, "", _followed(rows, key, name), "", why]
+        table = _table([name, "Round, ms", "Moved, GB/s", "Time / bound"], [key], rows, cells)
+        return [f"## {title}", "", *table, "", _followed(rows, key, name), "", why]
 
     return section
 
@@ -73,51 +83,44 @@ def _followed(rows: Sequence[Row], key: str, name: str) -> str:
 
 
 def _hosts(rows: Sequence[Row]) -> list[str]:
-    lines = [
+    def cells(row: Row) -> list[str]:
+        time, bound = row["seconds"], row["bound"]
+        return [_time(row), f"{bound * 1e3:.0f}", f"**{bound / time:.2f}**", f"{row['tcp'] / time:.2f}"]
+
+    head = ["Servers", "M, MB", "Round, ms", "Bound, ms", "Bound / time", "TCP's bound / time"]
+    return [
         "## Between hosts",
         "",
         "4 workers and k servers, each on a host of its own (network namespaces on this machine), links of 1 Gbit/s "
         "each way. The bound is max(M / B, n M / (k B)) for B = 125 MB/s, headers of the network included; beside it, "
         "the same for what one TCP connection was measured to carry.",
         "",
-        "| Servers | M, MB | Round, ms | Bound, ms | Bound / time | TCP's bound / time |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if "seconds" not in row:
-            lines.append(f"| {row['servers']} | {row['megabytes']} | – | {row['problem']} | | |")
-            continue
-        time, bound = row["seconds"], row["bound"]
-        lines.append(
-            f"| {row['servers']} | {row['megabytes']} | {_time(row)} | {bound * 1e3:.0f} | **{bound / time:.2f}** | "
-            f"{row['tcp'] / time:.2f} |"
-        )
-    lines += [
+        *_table(head, ["servers", "megabytes"], rows, cells),
         "",
         "What the bound leaves out: the headers of TCP, IP and Ethernet (4.4 % of a link), and the way of a partition "
         f"through a server, n times {PARTITION // 1024} KiB at the speed of its link, which a small model feels most. "
         "All hosts share this machine's cores, and with 4 servers their links carry 8 Gbit/s together: where those "
         "cores do anything else, links stand idle.",
     ]
-    return lines
 
 
 def _compressors(rows: Sequence[Row]) -> list[str]:
-    lines = [
+    named = [{**row, "compressor": f"`{row['compressor']}`", "direction": row["direction"] or "–"} for row in rows]
+    head = ["Compressor", "Encoded", "M, MB", "Round, ms", "Without / with"]
+    return [
         "## Compressors between hosts",
         "",
         "4 workers and a server, each on a host of its own as above. Time runs from the moment at which the workers "
         "begin to encode until the last of them has decoded the new model, or a copy of the update takes the place of "
         "the encoding.",
         "",
-        "| Compressor | Encoded | M, MB | Round, ms | Without / with |",
-        "|---|---|---|---|---|",
+        *_table(
+            head,
+            ["compressor", "direction", "megabytes"],
+            named,
+            lambda row: [_time(row), f"**{_gain(rows, row):.2f}**"],
+        ),
     ]
-    for row in rows:
-        head = f"| `{row['compressor']}` | {row['direction'] or '–'} | {row['megabytes']} |"
-        gain = _gain(rows, row)
-        lines.append(f"{head} {_time(row)} | **{gain:.2f}** |" if gain else f"{head} – | {row.get('problem', '')} |")
-    return lines
 
 
 def _gain(rows: Sequence[Row], row: Row) -> float:
@@ -126,28 +129,20 @@ def _gain(rows: Sequence[Row], row: Row) -> float:
 
 
 def _memory(rows: Sequence[Row]) -> list[str]:
-    lines = [
+    def cells(row: Row) -> list[str]:
+        found = [f"{row[r]['pss']:.1f} ({row[r]['own']:.1f})" for r in ("worker", "validator", "server")]
+        return [found[0], found[1] if row["validators"] else "–", found[2], f"{row['all']:.1f}"]
+
+    named = [{**row, "rule": f"`{row['rule']}`", "on": "hosts" if row["hosts"] else "one host"} for row in rows]
+    head = ["Rule", "V", "Workers", "On", "A worker", "The validator", "The server", "All processes"]
+    return [
         "## Memory",
         "",
         "Peaks over a run of a model of 64 MB, less those of a model of 1 MB, in models. A page that k processes share "
         "counts as the k-th part of one in each (PSS); in brackets what only that process has. V: validators. "
         "On one host all processes are here; hosts: each role on one of its own.",
         "",
-        "| Rule | V | Workers | On | A worker | The validator | The server | All processes |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        where = "hosts" if row["hosts"] else "one host"
-        head = f"| `{row['rule']}` | {row['validators']} | {row['workers']} | {where} |"
-        if "problem" in row:
-            lines.append(f"{head} {row['problem']} | | | |")
-            continue
-        cells = [f"{row[r]['pss']:.1f} ({row[r]['own']:.1f})" for r in ("worker", "validator", "server")]
-        if not row["validators"]:
-            cells[1] = "–"
-        lines.append(f"{head} {' | '.join(cells)} | {row['all']:.1f} |")
-    return [
-        *lines,
+        *_table(head, ["rule", "validators", "workers", "on"], named, cells),
         "",
         "On one host nobody copies an update: who combines them maps where they lie, so that half of each is its in "
         "the first number, which grows with the workers, and nothing in brackets. In brackets a validator has the "

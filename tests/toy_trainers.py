@@ -185,6 +185,25 @@ class Endpoint:
         return self.inner.receive()
 
 
+class Tampering(Endpoint):
+    """An endpoint that calls `change` with the endpoint below, the receiver and the message in place of some sends."""
+
+    def __init__(self, inner, change, chosen):
+        super().__init__(inner)
+        self._change, self._chosen = change, chosen
+
+    def send(self, to, message):
+        if self._chosen(message):
+            self._change(self.inner, to, message)
+        else:
+            super().send(to, message)
+
+
+def send_raw(sender, endpoint, to, header, payload=None):
+    """Send bytes that need not be a message."""
+    endpoint._boxes[to].append((sender, header, None if payload is None else payload.tobytes()))
+
+
 class Stepped:
     """The roles of a run in this process, which a test lets take their steps.
 

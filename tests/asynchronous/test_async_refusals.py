@@ -1,10 +1,11 @@
 """Whatever a worker sends, the run goes on, the others are served, and so is the worker."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from toy_trainers import Endpoint, Quadratic, everyone, play, spec
+from toy_trainers import Endpoint, Quadratic, Tampering, everyone, play, send_raw, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Message, Peer
@@ -13,22 +14,11 @@ LAYOUT = Layout.of([(f"b{b}", (8,)) for b in range(6)])
 SENDER = Peer("worker", 1)
 
 
-class Tampering(Endpoint):
-    """A worker's transport that changes its updates on their way."""
-
-    def __init__(self, inner, change):
-        super().__init__(inner)
-        self._change = change
-
-    def send(self, to, message):
-        if message.kind is Kind.UPDATE:
-            self._change(self.inner, to, message)
-        else:
-            super().send(to, message)
+def is_update(message):
+    return message.kind is Kind.UPDATE
 
 
-def raw(transport, to, header, payload=None):
-    transport._boxes[to].append((SENDER, header, None if payload is None else payload.tobytes()))
+raw = partial(send_raw, SENDER)
 
 
 TAMPERINGS = {
@@ -70,7 +60,7 @@ def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, name, validators)
         tmp_path,
         run,
         trainers,
-        lambda peer, transport: Tampering(transport, TAMPERINGS[name]) if peer == SENDER else transport,
+        lambda peer, transport: Tampering(transport, TAMPERINGS[name], is_update) if peer == SENDER else transport,
     )
     assert np.isfinite(played.model).all()
     assert (played.model > 0).all(), "the others' updates are in"
@@ -99,7 +89,9 @@ def test_a_second_message_changes_nothing(tmp_path):
             tmp_path / str(name),
             run,
             trainers,
-            lambda peer, transport, change=change: Tampering(transport, change) if peer == SENDER else transport,
+            lambda peer, transport, change=change: (
+                Tampering(transport, change, is_update) if peer == SENDER else transport
+            ),
         )
         models.append(played.model.tolist())
     assert models[0] == models[1] == models[2]

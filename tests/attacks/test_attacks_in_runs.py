@@ -59,18 +59,6 @@ def test_no_rule_lets_a_value_that_is_not_finite_into_the_model(rule, tmp_path):
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("servers", [1, 3])
-def test_nor_do_servers_that_combine_partitions(servers, tmp_path):
-    found = []
-    for partition in ("auto", 2048):
-        topology = {"servers": servers, "validators": 0}
-        run = tiny(topology=topology, transport={"partition": partition}, attack={"kind": "nan", "rate": 0.4})
-        assert play(run, tmp_path / str(partition))
-        found.append(model(tmp_path / str(partition)))
-    assert np.isfinite(found[0]).all()
-    np.testing.assert_array_equal(*found)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [

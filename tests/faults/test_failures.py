@@ -62,8 +62,8 @@ def test_an_exception_in_one_process(experiment: Path, capsys: pytest.CaptureFix
     assert report["traceback"].startswith("Traceback (most recent call last)")
 
 
-# Two seconds of training in a hundred rounds.
-BRIEF = ("data.limit=1437", "train.local_steps=44", "train.epochs=100", "checkpoint.every=10")
+# A second of training in fifty rounds.
+BRIEF = ("data.limit=1437", "train.local_steps=44", "train.epochs=50", "checkpoint.every=5")
 
 
 def test_a_run_whose_folder_is_deleted_fails_and_is_executed_again(start: Callable[..., Play], tmp_path: Path) -> None:

@@ -1,18 +1,16 @@
 """Payloads in the memory of a device that works late (`late_device`), between real ranks of one host."""
 
-import time
-
 import numpy as np
 import pytest
 from buffers.late_device import LateDevice
+from said import say, wait_for
 
 from hpcps.numerics.vectors import DeviceVector, on_host
-from hpcps.protocol.messages import Kind, Message, Peer, Received
+from hpcps.protocol.messages import Peer, Received
 from hpcps.transport.device import DeviceLink
 from hpcps.transport.mpi.process_group import MpiProcessGroup
 
 pytestmark = pytest.mark.mpi(min_size=4)
-RUN = "0123456789"
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +30,6 @@ def way(request, group):
     yield request.param
     group.settle()
     assert group.transport.link is None, "the next run says anew how memory is exchanged"
-
-
-def wait_for(transport):
-    backoff, until = transport.backoff(), time.monotonic() + 60
-    while time.monotonic() < until:
-        if (event := transport.receive()) is not None:
-            return event
-        backoff.wait()
-    raise TimeoutError
-
-
-def say(rank, payload=None, round=0):
-    return Message(Kind.UPDATE, Peer("worker", rank), RUN, round, payload=payload)
 
 
 def test_payloads_arrive_complete_and_in_order(group, way):

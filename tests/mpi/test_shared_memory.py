@@ -1,18 +1,16 @@
 """Payloads that are read where they lie, by the ranks of one host."""
 
 import resource
-import time
 
 import numpy as np
 import pytest
+from said import say, wait_for
 
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer
+from hpcps.protocol.messages import Malformed, Peer
 from hpcps.transport.mpi.process_group import MpiProcessGroup
 from hpcps.transport.shared_memory import SegmentAddress
 
 pytestmark = pytest.mark.mpi(min_size=4)
-
-RUN = "0123456789"
 
 
 @pytest.fixture(scope="module")
@@ -20,19 +18,6 @@ def group():
     from mpi4py import MPI
 
     return MpiProcessGroup(MPI.COMM_WORLD, {Peer("worker", rank): rank for rank in range(MPI.COMM_WORLD.Get_size())})
-
-
-def wait_for(transport):
-    backoff, until = transport.backoff(), time.monotonic() + 20
-    while time.monotonic() < until:
-        if (event := transport.receive()) is not None:
-            return event
-        backoff.wait()
-    raise TimeoutError
-
-
-def say(rank: int, payload=None, round: int = 0) -> Message:
-    return Message(Kind.UPDATE, Peer("worker", rank), RUN, round, payload=payload)
 
 
 def test_what_is_settled_is_used_again(group):

@@ -1,11 +1,12 @@
 """What is malformed or not finite never reaches the model: it is refused, counted, recorded, and the run goes on."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from installed import BACKEND
-from toy_trainers import Endpoint, Stepped
+from toy_trainers import Stepped, Tampering, send_raw
 
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.spec.schema import Run
@@ -13,22 +14,12 @@ from hpcps.spec.schema import Run
 SENDER = Peer("worker", 1)
 
 
-class Tampering(Endpoint):
-    """A worker's transport that changes its updates, or their first partitions, on their way, from round 1 on."""
-
-    def __init__(self, inner, change):
-        super().__init__(inner)
-        self._change = change
-
-    def send(self, to, message):
-        if message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1 and message.partition == 0:
-            self._change(self.inner, to, message)
-        else:
-            super().send(to, message)
+def first_of_update(message):
+    """Whether a message is an update or its first partition, from round 1 on."""
+    return message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1 and message.partition == 0
 
 
-def raw(transport, to, header, payload=None):
-    transport._boxes[to].append((SENDER, header, None if payload is None else payload.tobytes()))
+raw = partial(send_raw, SENDER)
 
 
 def poison(value):
@@ -65,7 +56,10 @@ TAMPERINGS = {
 
 def play(tmp_path, run, change):
     """Play a run whose worker 1 is tampered with; return the model, and the record of the role that combines."""
-    wrap = lambda peer, endpoint: Tampering(endpoint, change) if change and peer == SENDER else endpoint  # noqa: E731
+
+    def wrap(peer, endpoint):
+        return Tampering(endpoint, change, first_of_update) if change and peer == SENDER else endpoint
+
     played = Stepped(tmp_path, run, wrap=wrap).to_the_end()
     return played.model, played.records["validator-0" if run.topology.validators else "server-0"]
 
