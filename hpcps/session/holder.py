@@ -131,6 +131,7 @@ class Holder:
         peer: Peer,
         workers: Sequence[Peer],
         holders: Sequence[Peer],
+        allocate: Allocate,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin without tensors.
@@ -139,6 +140,7 @@ class Holder:
             peer: the process.
             workers: all workers.
             holders: all holders; the first one gets every declaration.
+            allocate: returns memory to send from.
             clock: returns seconds.
         """
         self.peer = peer
@@ -148,10 +150,9 @@ class Holder:
         self._collected: dict[int, _Collected] = {}
         self._disputed = False
         self._left: dict[Peer, str] = {}
-        self._clock = clock
+        self._clock, self._allocate = clock, allocate
         self._counted = 0.0
         self.waited: defaultdict[Peer, float] = defaultdict(float)
-        self.allocate: Callable[[int], Vector]
 
     def take(self, source: Peer, message: Message) -> Iterator[Send | Now]:
         """Handle a message of a worker.
@@ -200,7 +201,7 @@ class Holder:
         for part in tensor.parts:
             if part.holder == self.peer:
                 if declaration.bucket not in self._collected:
-                    self._collected[declaration.bucket] = _Collected(part, self._workers, self.allocate)
+                    self._collected[declaration.bucket] = _Collected(part, self._workers, self._allocate)
                 self._collected[declaration.bucket].bucket.add(part)
 
     def _collect(self, source: Peer, message: Message) -> Iterator[Send | Now]:
@@ -216,7 +217,7 @@ class Holder:
                 if payload is not None and collected.bucket.codec is None:
                     part = payload[edges[low] - edges[first] : edges[stop] - edges[first]]
                 if stored:
-                    weights, answer = collected.weights(source, low, stop, self.allocate)
+                    weights, answer = collected.weights(source, low, stop, self._allocate)
                     yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)
                     yield Send(source, message_about(Kind.COMBINED, self.peer, message.index, low, stop, answer))
                 else:

@@ -79,8 +79,7 @@ class Member:
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
         holders = tuple(each for each in world if each.role == "server") or self.workers
-        self._holder = Holder(peer, self.workers, holders)
-        self._holder.allocate = allocate
+        self._holder = Holder(peer, self.workers, holders, allocate)
         self.participant = (
             Participant(peer, len(self.workers), holders, allocate, copies or Copies(), shared_memory)
             if peer.role == "worker"

@@ -190,7 +190,9 @@ class Participant:
             self._place(part)
         note = declaration.to_note()
         message = Message(Kind.DECLARE, self.peer, ID, 0, index=declaration.key, note=note)
-        return tensor, [Send(holder, message) for holder in dict.fromkeys((self._holders[0], *tensor.holders))]
+        # The first holder gets every declaration, see `Holder`.
+        holders = dict.fromkeys((self._holders[0], *(part.holder for part in tensor.parts)))
+        return tensor, [Send(holder, message) for holder in holders]
 
     def _place(self, part: TensorPart) -> None:
         number = part.tensor.declaration.bucket, part.holder

@@ -179,11 +179,6 @@ class Tensor:
             if start < stop or declaration.parts == 1  # a part of whole blocks may have none
         )  # fmt: skip
 
-    @cached_property
-    def holders(self) -> tuple[Peer, ...]:
-        """The processes that combine its parts."""
-        return tuple(dict.fromkeys(part.holder for part in self.parts))
-
 
 class TensorExchange:
     """One exchange of a tensor.
