@@ -105,6 +105,9 @@ def _hosts(rows: Sequence[Row]) -> list[str]:
 
 
 def _compressors(rows: Sequence[Row]) -> list[str]:
+    def cells(row: Row) -> list[str]:
+        return [_time(row), f"**{gain:.2f}**"] if (gain := _gain(rows, row)) else ["–"]
+
     named = [{**row, "compressor": f"`{row['compressor']}`", "direction": row["direction"] or "–"} for row in rows]
     head = ["Compressor", "Encoded", "M, MB", "Round, ms", "Without / with"]
     return [
@@ -114,12 +117,7 @@ def _compressors(rows: Sequence[Row]) -> list[str]:
         "begin to encode until the last of them has decoded the new model, or a copy of the update takes the place of "
         "the encoding.",
         "",
-        *_table(
-            head,
-            ["compressor", "direction", "megabytes"],
-            named,
-            lambda row: [_time(row), f"**{_gain(rows, row):.2f}**"],
-        ),
+        *_table(head, ["compressor", "direction", "megabytes"], named, cells),
     ]
 
 

@@ -50,7 +50,7 @@ class InTurns(RoleDriver):
         return super().take()
 
 
-_play_one = process._play_one
+_execute_run = process._execute_run
 _whole = process.RoleDriver
 _letters = iter(os.environ.get("TRACED", ""))
 
@@ -62,7 +62,7 @@ def play_one(part: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: 
     gc.collect()
     group.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
-    well = _play_one(part, stop, group, None if letter == "n" else clocks, *more)
+    well = _execute_run(part, stop, group, None if letter == "n" else clocks, *more)
     group.barrier()
     with Path(sys.argv[1]).with_name(f"rank-{group.rank}.jsonl").open("a") as file:
         print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), file=file)
@@ -70,5 +70,5 @@ def play_one(part: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: 
 
 
 if __name__ == "__main__":
-    process._play_one = play_one
+    process._execute_run = play_one
     sys.exit(main())

@@ -57,7 +57,7 @@ def handle(args: argparse.Namespace) -> int:
 def _replay(directory: RunDirectory, folder: Path) -> bool:
     """Replay a run; print what differs, or that nothing does; return whether nothing does."""
     from hpcps.execution.recorded_run import recorded_run
-    from hpcps.execution.replay.play import replay
+    from hpcps.execution.replay.replayed_run import replay
 
     label = directory.spec.get("label", "") if directory.spec else "(settings unknown)"
     print(f"{directory.path.name}  {label}", flush=True)

@@ -118,7 +118,7 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
         return 0
     check_ready(left, args.results, framework=not args.dry_run)
     if args.dry_run:
-        return _play(args, name, left)
+        return _execute_left(args, name, left)
     write_sweep(*sweep)
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
     return _share(args, name, left)
@@ -130,7 +130,7 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
     with closing(claimed(points, args.results, resume=args.resume)) as parts:
         for mine, left in parts:
             if mine:
-                ended = _play(args, name, mine)
+                ended = _execute_left(args, name, mine)
                 if ended not in (0, 1):  # a request to stop, which may come when all is done
                     status = 0 if all(directory_of(point, args.results).done for point in points) else ended
                     break
@@ -157,7 +157,7 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
     return ExitStatus.FAILED if reason else status
 
 
-def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
+def _execute_left(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     """Execute the points; return the exit status."""
     shares = _shares(args, left)
     here = [point for point in left if point.run.transport.in_process]
@@ -173,7 +173,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     # Remove DONE first: a stale DONE must not survive a failure.
     for point in left:
         forget(point, args.results, resume=args.resume)
-    from hpcps.execution.sweep.play import SweepRun
+    from hpcps.execution.sweep.sweep_run import SweepRun
     from hpcps.records.display import ProgressDisplay
     from hpcps.records.status import SweepProgress
 
@@ -193,7 +193,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
             until=args.until,
             trace=args.trace,
         )
-        status = sweep.play()
+        status = sweep.execute()
         for path in paths if args.trace else ():
             _merge_trace(path, display)
     return status

@@ -38,15 +38,15 @@ def handle(args: argparse.Namespace) -> int:
     for caution in dict.fromkeys(caution for group in groups for caution in group.cautions):
         print(f"hpcps: caution: {caution}", flush=True)
 
-    def play(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
+    def execute_rung(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
         nonlocal status
         print(f"{name}: {rung}", flush=True)
         status = execute(args, name, points, begun)
         return status in (ExitStatus.DONE, ExitStatus.FAILED) and not args.dry_run
 
-    from hpcps.execution.sweep.search import conclude, play_rungs
+    from hpcps.execution.sweep.search import conclude, execute_rungs
 
-    scores = play_rungs(groups, args.results / name, play)
+    scores = execute_rungs(groups, args.results / name, execute_rung)
     if scores is None:
         return status
     from hpcps.figures.publish import write_files

@@ -33,13 +33,13 @@ def main() -> int:
     name = str(me or "")
     uses_mps, mps = share_gpu(plan, Path(sys.argv[1]))
     started = stand_guard(name, LostGuards(Path(sys.argv[1])).file(name or str(os.getpid())), mps)
-    # srun forwards SIGUSR1, but not SIGTERM. `play` handles SIGTERM; before that, SIGTERM ends the process.
+    # srun forwards SIGUSR1, but not SIGTERM. `execute` handles SIGTERM; before that, SIGTERM ends the process.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     preset_gpu(plan)
     # What is imported stays: searching it for garbage takes a fifth of the time of the imports.
     gc.disable()
     from hpcps.execution.bootstrap import process_group
-    from hpcps.execution.process import play
+    from hpcps.execution.process import execute
     from hpcps.launch.stop import StopFile
 
     gc.enable()
@@ -47,7 +47,7 @@ def main() -> int:
         with process_group(plan, Path(sys.argv[1])) as group:
             started()
             role = sys.argv[2] if len(sys.argv) > 2 else ""
-            return play(plan, role, StopFile(Path(sys.argv[1])), group, mps=uses_mps)
+            return execute(plan, role, StopFile(Path(sys.argv[1])), group, mps=uses_mps)
     except HpcpsError as error:
         # One write: all processes may print at the same time, and `print` writes the line end separately.
         sys.stderr.write(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}\n")

@@ -103,7 +103,7 @@ def run_in_process(
             )
         try:
             if simulation:
-                simulation.play(drivers, partial(reporting, directory=directory))
+                simulation.execute(drivers, partial(reporting, directory=directory))
                 check_finished(drivers)
             else:
                 take_turns(drivers, directory, clock)

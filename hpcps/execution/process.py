@@ -79,7 +79,7 @@ class Stopped(BaseException):
         self.number = number
 
 
-def play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: bool = False) -> int:
+def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: bool = False) -> int:
     """Verify the rank, role and host of this process and execute its role in every run; return the exit status.
 
     Args:
@@ -91,7 +91,7 @@ def play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: boo
     """
     _on_stop(stop.listener(plan, _stop))
     try:
-        status = _play(plan, role, stop, group, mps)
+        status = _execute_runs(plan, role, stop, group, mps)
         if status == 0:
             group.leave()
         return status
@@ -105,7 +105,7 @@ def play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: boo
         _on_stop(_ignore)
 
 
-def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool) -> int:
+def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool) -> int:
     host = socket.gethostname()
     if not collective_check(group, "\n".join(problems(plan, group.rank, group.size, role, host))):
         return 2
@@ -123,7 +123,7 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
                 break
             context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
             try:
-                if not _play_one(context, stop, group, clocks, display, devices, evaluations):
+                if not _execute_run(context, stop, group, clocks, display, devices, evaluations):
                     return 1
             except LostError as error:
                 context.report(None, "exchange", error)
@@ -137,7 +137,7 @@ def _coordinator(plan: Plan) -> Rank:
     return first.get("validator") or first["worker"]
 
 
-def _play_one(
+def _execute_run(
     context: ProcessContext,
     stop: StopFile,
     group: ProcessGroup,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
-from hpcps.execution.sweep.batch import play_point
+from hpcps.execution.sweep.batch import execute_point
 from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directory_of, forget, is_done
 from hpcps.launch.stop import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
@@ -62,7 +62,7 @@ def execute(
             for mine, _ in parts:
                 for point in mine:
                     forget(point, results, resume=resume)
-                    error = _play(point, results, command, callbacks, bar, resume=resume)
+                    error = _execute_point(point, results, command, callbacks, bar, resume=resume)
                     failed += [(point, error)] if error else []
                 if not mine:
                     time.sleep(INTERVAL)
@@ -75,7 +75,7 @@ def execute(
         raise RunError("\n".join(lines)) from failed[0][1]
 
 
-def _play(
+def _execute_point(
     point: Point,
     results: Path,
     command: Sequence[str],
@@ -98,7 +98,7 @@ def _play(
     state = "stopped"
     try:
         with stops_of(on_stop) as stops:
-            done = play_point(point, results, command, lambda: bool(stops), observer=reporter)
+            done = execute_point(point, results, command, lambda: bool(stops), observer=reporter)
         state = "done" if done else "stopped at a checkpoint"
     except HpcpsError as error:
         state = "failed"
@@ -140,17 +140,17 @@ def search(loaded: LoadedExperiment, overrides: Sequence[str], results: Path, *,
         SpecError: there is nothing to search.
         RunError: there is no configuration to choose for some points.
     """
-    from hpcps.execution.sweep.search import conclude, play_rungs
+    from hpcps.execution.sweep.search import conclude, execute_rungs
 
     groups = loaded.to_search()
     name = groups[0].name
 
-    def play(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
+    def execute_rung(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
         with suppress(RunError):  # runs that failed do not win
             execute(replace(loaded, name=name, points=tuple(begun)), points, overrides, results, progress=progress)
         return True
 
-    scores = play_rungs(groups, results / name, play)
+    scores = execute_rungs(groups, results / name, execute_rung)
     assert scores is not None
     conclude(groups, scores, loaded.path, overrides)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from executed import ROOT, launch, lines, run_here
 
-from hpcps.execution.replay.play import replay
+from hpcps.execution.replay.replayed_run import replay
 from hpcps.launch.placement import place, with_further
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory

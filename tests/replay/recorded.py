@@ -10,7 +10,7 @@ from installed import BACKEND
 
 from hpcps.execution import inprocess, role_driver
 from hpcps.execution.inprocess import run_in_process
-from hpcps.execution.replay.play import replay
+from hpcps.execution.replay.replayed_run import replay
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.identity import revisions, run_id
 from hpcps.spec.schema import Run

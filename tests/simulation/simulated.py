@@ -67,7 +67,7 @@ def simulate(path, run, order=lambda nodes: nodes, trainer=Quadratic):
                 background=simulation.background(peer),
             )
         )
-    simulation.play(order(nodes), lambda node: nullcontext())
+    simulation.execute(order(nodes), lambda node: nullcontext())
     check_finished(nodes)
     return Played(path, run)
 

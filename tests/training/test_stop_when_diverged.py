@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcps.execution.sweep.batch import play_point
+from hpcps.execution.sweep.batch import execute_point
 from hpcps.records.files import read_lines
 from hpcps.records.locate import run_folder
 from hpcps.spec.load import load_experiment
@@ -32,7 +32,7 @@ def test_a_diverged_run_takes_no_more_steps_and_has_the_same_curve(tmp_path, tex
     curves, trained, models = [], [], []
     for stops in ("false", "true"):
         (point,) = load_experiment(file, [f"train.stop_when_diverged={stops}"]).points
-        assert play_point(point, tmp_path / stops, [], lambda: False)
+        assert execute_point(point, tmp_path / stops, [], lambda: False)
         folder = run_folder(point, tmp_path / stops)
         records = {path.stem: read_lines(path).lines for path in sorted((folder / "records").iterdir())}
         lines = [line for record in records.values() for line in record]

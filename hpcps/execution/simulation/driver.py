@@ -75,7 +75,9 @@ class Simulation:
         """Return the name of the simulated host of a role; the adversary has none."""
         return f"host{self._homes[peer]}" if peer in self._homes else "outside"
 
-    def play(self, drivers: Sequence[RoleDriver], guard: Callable[[RoleDriver], AbstractContextManager[None]]) -> None:
+    def execute(
+        self, drivers: Sequence[RoleDriver], guard: Callable[[RoleDriver], AbstractContextManager[None]]
+    ) -> None:
         """Run the drivers until they are done or none of them can proceed.
 
         Args:

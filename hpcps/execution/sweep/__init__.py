@@ -5,7 +5,7 @@ parent process executes them. With `--jobs`, a child process for each slot does 
 
 - `batch`: points that run back to back in one launch or process
 - `claims`: the runs that are left for this process, and what `hpcps run` refuses
-- `play`: executes the points in their order until each is done or has failed; start here
 - `search`: the rungs of a search
 - `slots`: several batches at a time, each on its share of the cores
+- `sweep_run`: executes the points in their order until each is done or has failed; start here
 """

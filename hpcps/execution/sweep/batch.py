@@ -65,7 +65,7 @@ class Ending:
     over: bool = False
 
 
-def play(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
+def execute(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
     """Execute a batch to its end, or until one of its runs fails.
 
     Args:
@@ -76,7 +76,7 @@ def play(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> 
     Raises:
         LaunchError: the launcher cannot be started.
     """
-    return _launch(batch, batch.launch, say, tick) if batch.launch else _play_here(batch, say, tick)
+    return _launch(batch, batch.launch, say, tick) if batch.launch else _execute_here(batch, say, tick)
 
 
 def _launch(batch: Batch, launch: Launch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
@@ -93,7 +93,7 @@ def _launch(batch: Batch, launch: Launch, say: Callable[[str], None], tick: Call
     return Ending(outcome.status, str(outcome), failed, over=outcome.stopped is not None or outcome.suspended)
 
 
-def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
+def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
     """Execute the runs in this process; another thread calls `tick`."""
     finished = threading.Event()
 
@@ -120,7 +120,7 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
                 if stopping():
                     return _suspended(stops)
                 try:
-                    if not play_point(point, batch.results, batch.arguments, stopping, trace=batch.trace):
+                    if not execute_point(point, batch.results, batch.arguments, stopping, trace=batch.trace):
                         return _suspended(stops)
                 except HpcpsError as error:
                     return Ending(ExitStatus.FAILED, f"run {point.run_id} ({point.label}): {error}", point.run_id)
@@ -134,7 +134,7 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
     return Ending()
 
 
-def play_point(
+def execute_point(
     point: Point,
     results: Path,
     arguments: Sequence[str],

@@ -14,16 +14,16 @@ Scores = list[list[ConfigurationScore]]
 """The scores of each group: the last rung first, and in each the best configuration first."""
 
 
-def play_rungs(
-    groups: Sequence[SearchGroup], folder: Path, play: Callable[[str, Sequence[Point], Sequence[Point]], bool]
+def execute_rungs(
+    groups: Sequence[SearchGroup], folder: Path, execute: Callable[[str, Sequence[Point], Sequence[Point]], bool]
 ) -> Scores | None:
     """Execute the runs of a search; return the scores, or None if it was stopped.
 
     Args:
         groups: the groups, at least one.
         folder: the folder of the results of the search.
-        play: executes the runs of a rung that are not done. Its arguments are a description of the rung, its runs, and
-            all runs of the search so far. It returns whether the search goes on; runs that failed do not stop it.
+        execute: executes the runs of a rung that are not done. Its arguments are a description of the rung, its runs,
+            and all runs of the search so far. It returns whether the search goes on; runs that failed do not stop it.
     """
     left = [list(range(len(group.configurations))) for group in groups]
     scores: Scores = [[] for _ in groups]
@@ -34,7 +34,7 @@ def play_rungs(
         begun += points
         epochs = "/".join(map(str, sorted({point.run.train.epochs for point in points})))
         counts = f"{len(points)} run{'s' * (len(points) != 1)} of {epochs} epoch{'s' * (epochs != '1')}"
-        if not play(f"rung {rung + 1} of {rungs}: {counts}" if rungs > 1 else counts, points, begun):
+        if not execute(f"rung {rung + 1} of {rungs}: {counts}" if rungs > 1 else counts, points, begun):
             return None
         by_run = score_runs(folder, points)
         for place, group in enumerate(groups):
@@ -49,7 +49,7 @@ def conclude(groups: Sequence[SearchGroup], scores: Scores, file: Path, override
 
     Args:
         groups: the groups.
-        scores: the result of `play_rungs`.
+        scores: the result of `execute_rungs`.
         file: the experiment file.
         overrides: the values of `--set`.
 

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from hpcps.errors import HpcpsError, LaunchError
-from hpcps.execution.sweep.batch import Batch, Ending, play
+from hpcps.execution.sweep.batch import Batch, Ending, execute
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.limits import Cores, bind
@@ -187,7 +187,7 @@ def main() -> int:
     batch, cores = pickle.load(sys.stdin.buffer)
     bind(cores)
     try:
-        ending = play(batch, lambda text: answer(say=text), lambda: None)
+        ending = execute(batch, lambda text: answer(say=text), lambda: None)
     except KeyboardInterrupt:
         ending = Ending(ExitStatus.INTERRUPTED, "stopped", over=True)
     except HpcpsError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from hpcps.execution.sweep.batch import Batch, Ending, play
+from hpcps.execution.sweep.batch import Batch, Ending, execute
 from hpcps.execution.sweep.slots import Slots
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.gpu_mpi import DeviceTrials
@@ -153,7 +153,7 @@ class SweepRun:
         self._launches = 0
         self._trials = DeviceTrials()
 
-    def play(self) -> int:
+    def execute(self) -> int:
         """Execute the points; return the exit status.
 
         Returns:
@@ -175,7 +175,7 @@ class SweepRun:
             if self._late:
                 return ExitStatus.SUSPENDED
             batch = self._next()
-            ending = play(batch, self._display.say, self._display.update)
+            ending = execute(batch, self._display.say, self._display.update)
             self._end_batch(batch, ending)
             if ending.over:
                 return ending.status

@@ -142,7 +142,7 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
         for attempts in _recorded(directory, run, finished=finished):
             result.attempts += 1
             try:
-                before = _play(run, attempts, copy, before, tell)
+                before = _execute_attempt(run, attempts, copy, before, tell)
             finally:
                 result.lines += sum(attempt.compared for attempt in attempts.values())
             _check_progress(before)
@@ -195,7 +195,7 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     return [{peer: found[number] for peer, found in attempts.items()} for number in range(numbers.pop())]
 
 
-def _play(
+def _execute_attempt(
     run: Run,
     attempts: Mapping[Peer, Attempt],
     directory: RunDirectory,
