@@ -21,6 +21,7 @@ DRAWN = {
     "robustness.ipynb": ("robustness_grid", 3, ("nnm + trimmed_mean", "krum")),
     "esync.ipynb": ("esync_paper", 3, ("ESync", "DC-ASGD", "samples/s")),
     "bytes_to_target.ipynb": ("bytes_to_target", 2, ("onebit direction both", "work")),
+    "diloco_robust.ipynb": ("diloco_robust", 1, ("trimmed_mean", "nesterov", "sign_flip")),
 }
 """The experiment of each notebook, the number of its figures, and words of a table that it shows."""
 
