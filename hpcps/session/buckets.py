@@ -128,6 +128,7 @@ class Bucket:
         edges: the first word of each slot, and the end of the last.
         capacity: the words of its buffer.
         codec: encodes its only tensor; None if tensors travel as they are.
+        results: encodes the results; None if they travel as they are.
     """
 
     def __init__(self, first: TensorPart) -> None:
@@ -142,11 +143,11 @@ class Bucket:
         self._layout: tuple[tuple[int, int], Layout] | None = None
         self._kept: RuleState | None = None
         self.codec: TensorCodec | None = None
+        self.results: TensorCodec | None = None
         if compresses(tensor.declaration.reduction):
-            from hpcps.session.compressed import TensorCodec, compressor_of
+            from hpcps.session.compressed import TensorCodec
 
-            compressor = compressor_of(tensor.declaration.reduction["compression"])
-            self.codec = None if compressor is None else TensorCodec(compressor, tensor.layout)
+            self.codec, self.results = TensorCodec.both(tensor.declaration.reduction["compression"], tensor.layout)
         self._attack: SimulatedAttack | None = None
 
     def add(self, part: TensorPart) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcps.compression import BaseCompressor, Codec, Compressor
+from hpcps.compression.base import Way
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Layout, Vector
 from hpcps.session.reduction import component_in
@@ -22,9 +23,7 @@ def compressor_of(table: object) -> Compressor | None:
     if not isinstance(compressor, Compressor):
         return None
     reason = compressor.obstacle() or compressor.obstacle_without_shapes()
-    if compressor.direction != "update":
-        reason = 'encodes what the processes send, not the results: use direction = "update"'
-    elif compressor.memory not in ("residual", "none"):
+    if compressor.memory not in ("residual", "none"):
         reason = f'has memory = "{compressor.memory}", which is for experiments: use "residual" or "none"'
     if reason:
         raise SpecError(f"compression {compressor.kind} {reason}")
@@ -32,7 +31,17 @@ def compressor_of(table: object) -> Compressor | None:
 
 
 class TensorCodec:
-    """Encodes a tensor of a worker, with its residual; or decodes that of any worker (a holder)."""
+    """Encodes a tensor of a worker, with its residual, or decodes that of any worker (a holder); or so the results."""
+
+    @staticmethod
+    def both(table: object, layout: Layout) -> tuple[TensorCodec | None, TensorCodec | None]:
+        """Return the codec of what workers send, and that of results; None for those that are not encoded."""
+        compressor = compressor_of(table)
+        ways: tuple[Way, Way] = ("update", "model")
+        sent, results = (
+            TensorCodec(compressor, layout) if compressor and compressor.encodes(w) else None for w in ways
+        )
+        return sent, results
 
     def __init__(self, compressor: Compressor, layout: Layout) -> None:
         """Begin without a residual."""
@@ -52,7 +61,7 @@ class TensorCodec:
         return self._codec.encode(self._layout, 0, self._mask, values, self._room, self._residual)
 
     def decode(self, name: str, words: Vector) -> Vector:
-        """Return the values of a worker.
+        """Return the values.
 
         Raises:
             RunError: the words are not an encoding of this tensor.
@@ -60,4 +69,4 @@ class TensorCodec:
         try:
             return self._codec.decode(self._layout, 0, self._mask, words)
         except ValueError as error:
-            raise RunError(f"a worker sent tensor '{name}' in an encoding that is invalid: {error}") from error
+            raise RunError(f"tensor '{name}' has come in an encoding that is invalid: {error}") from error

@@ -240,7 +240,9 @@ class Holder:
                 yield Now("combine", partial(collected.bucket.combine, low, stop, rows, out), out.size)
                 if collected.accumulates:
                     collected.store(low, stop)
-                combined = message_about(Kind.COMBINED, self.peer, collected.bucket.number, low, stop, out)
+                results = collected.bucket.results
+                words = out if results is None else results.encode(out, self._allocate)
+                combined = message_about(Kind.COMBINED, self.peer, collected.bucket.number, low, stop, words)
                 for worker in self._workers:
                     if worker not in self._left:
                         yield Send(worker, combined)

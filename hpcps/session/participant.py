@@ -101,6 +101,8 @@ class _Sender:
             )
         self.exchanges[first:stop] = [None] * len(ended)
         part = self.bucket.parts[first]
+        if self.bucket.results is not None:
+            words = self.bucket.results.decode(part.tensor.declaration.name, words)
         if part.tensor.divided:
             targets = part.of(ended[0].target)
         else:
