@@ -25,7 +25,7 @@ help:
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make docs       build the documentation into build/site"
 	@echo "make schema     write the generated references in docs/"
-	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (55 minutes)"
+	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (an hour)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
 	@echo "make peers      compare the rules and attacks with those of libraries on PyPI (minutes, needs a network)"
 	@echo "make bench-simulation  measure the time per round of topologies on this machine, and predict it"

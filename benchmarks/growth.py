@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/growth.py [--quick] [--only hosts] [--output benchmarks/results]
 
 A round is measured as in `round.py`: it begins when all updates are in their buffers, and ends when the last worker has
-the new model. With compressors it begins before the updates are encoded. Without `--output` the report is only printed.
+the new model. Without `--output` the report is only printed.
 """
 
 from __future__ import annotations
@@ -150,18 +150,6 @@ def by_hosts(amount: Amount) -> list[Row]:
     return rows
 
 
-def by_compressor(amount: Amount) -> list[Row]:
-    """Compressed updates and models between hosts, with links of 1 Gbit/s: 4 workers and a server."""
-    rows: list[Row] = []
-    with Network(5, GIGABITS) as network:
-        for kind, direction in (("none", ""), ("fp16", "both"), ("int8", "update"), ("int8", "both")):
-            keys = f"{{kind='{kind}', direction='{direction}'}}" if direction else f"'{kind}'"
-            setting = Setting(4, 1, more=(f"communication.compression={keys}",))
-            found = launch(setting, amount.hosts_mb[-1:], amount.repeats, packs=True, network=network)
-            rows += [{**row, "compressor": kind, "direction": direction} for row in found]
-    return rows
-
-
 MEMORY_MB = 64
 RULES = ("average", "trimmed_mean", "phocas", "median", "zeno")
 
@@ -215,7 +203,6 @@ PARTS: dict[str, Callable[[Amount], list[Row]]] = {
     "size": by_size,
     "servers": by_servers,
     "hosts": by_hosts,
-    "compressors": by_compressor,
     "memory": memory,
 }
 

@@ -104,28 +104,6 @@ def _hosts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _compressors(rows: Sequence[Row]) -> list[str]:
-    def cells(row: Row) -> list[str]:
-        return [_time(row), f"**{gain:.2f}**"] if (gain := _gain(rows, row)) else ["–"]
-
-    named = [{**row, "compressor": f"`{row['compressor']}`", "direction": row["direction"] or "–"} for row in rows]
-    head = ["Compressor", "Encoded", "M, MB", "Round, ms", "Without / with"]
-    return [
-        "## Compressors between hosts",
-        "",
-        "4 workers and a server, each on a host of its own as above. Time runs from the moment at which the workers "
-        "begin to encode until the last of them has decoded the new model, or a copy of the update takes the place of "
-        "the encoding.",
-        "",
-        *_table(head, ["compressor", "direction", "megabytes"], named, cells),
-    ]
-
-
-def _gain(rows: Sequence[Row], row: Row) -> float:
-    """Return the time of a round without a compressor in multiples of that of a row; 0 if one is missing."""
-    return rows[0]["seconds"] / row["seconds"] if "seconds" in rows[0] and "seconds" in row else 0.0
-
-
 def _memory(rows: Sequence[Row]) -> list[str]:
     def cells(row: Row) -> list[str]:
         found = [f"{row[r]['pss']:.1f} ({row[r]['own']:.1f})" for r in ("worker", "validator", "server")]
@@ -171,26 +149,17 @@ _SECTIONS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
         "The bytes are the same for any number of servers: on one machine they share its cores and its memory.",
     ),
     "hosts": _hosts,
-    "compressors": _compressors,
     "memory": _memory,
 }
 
 
 def bars(found: Mapping[str, Sequence[Row]]) -> list[Bar]:
-    """Return the bars: 90 % of the bound between hosts, a third of the time with a quarter of the bytes, and memory.
-
-    Memory must not grow with the number of workers.
-    """
+    """Return the bars: 90 % of the bound between hosts, and memory that does not grow with the number of workers."""
     reached = []
     for row in found.get("hosts", ()):
         if "seconds" in row:
             what = f"4 workers, {row['servers']} servers, 1 Gbit/s, {row['megabytes']} MB: bound / time"
             reached.append(Bar.at_least(what, row["bound"] / row["seconds"], 0.9))
-    compressed = found.get("compressors", ())
-    for row in compressed:
-        if row["direction"] == "both" and row["compressor"] == "int8" and (gain := _gain(compressed, row)):
-            what = f"4 workers, 1 Gbit/s, {row['megabytes']} MB, int8 both ways: time without / with"
-            reached.append(Bar.at_least(what, gain, 3.0))
     between = [row for row in found.get("memory", ()) if row["hosts"] and "all" in row]
     for rule, validators in dict.fromkeys((row["rule"], row["validators"]) for row in between):
         few, *_, many = [row for row in between if (row["rule"], row["validators"]) == (rule, validators)] * 2

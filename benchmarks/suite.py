@@ -1,6 +1,6 @@
 """Run all benchmarks, one after another, and write the front page of their results.
 
-    make bench          the complete suite, about 55 minutes on 2 cores
+    make bench          the complete suite, about an hour on 2 cores
     make bench-quick    a short version of each benchmark, to test it; the results go to another folder
 
 It needs an otherwise idle machine. If a benchmark fails or hangs, the others still run, and its earlier results stay:
@@ -79,6 +79,7 @@ SUITE = [
     Benchmark("rules", "Rules, beside a read pass over the data and ByzFL", 6),
     Benchmark("round", "A synchronous round, beside Allreduce, gloo, torch RPC and MXNet", 23),
     Benchmark("growth", "How a round and its memory grow, on one machine and between hosts", 10),
+    Benchmark("compressors", "Compressors, beside plain torch, and between hosts", 6),
     Benchmark("own_script", "Scripts of people's own, beside DistributedDataParallel and between hosts", 4),
     Benchmark("training", "CPU training, beside plain PyTorch loops", 4),
     Benchmark("tracing", "What a trace costs", 5),
