@@ -76,7 +76,7 @@ ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .ve
 PROCESSES ?= 2
 
 # Tests of launchers and of what is killed or stopped, which mostly wait.
-WAITING := $(addprefix tests/,faults launch pslite)
+WAITING := $(addprefix tests/,benchmarks campaign faults launch pslite)
 
 # Compiling kernels, adding packages, setting up the environments and checking use one core each. Other tests run beside
 # those that mostly wait, which take about as long with one process as the others with two.
