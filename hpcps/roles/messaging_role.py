@@ -13,7 +13,7 @@ from hpcps.spec.schema import Run
 
 
 class MessagingRole(ABC):
-    """A role that checks of whom and of which run each message is, and states both in the messages that it sends."""
+    """A role that checks the sender and the run of each message, and writes its own into the messages that it sends."""
 
     device = "cpu"  # of a role that does not train; its vectors may be on a device (`device_buffers` of the record)
 

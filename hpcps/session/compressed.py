@@ -31,7 +31,7 @@ def compressor_of(table: object) -> Compressor | None:
 
 
 class TensorCodec:
-    """Encodes a tensor of a worker, with its residual, or decodes that of any worker (a holder); or so the results."""
+    """Encodes a tensor with a residual, and decodes it: what workers send to a holder, or the results that it sends."""
 
     @staticmethod
     def both(table: object, layout: Layout) -> tuple[TensorCodec | None, TensorCodec | None]:

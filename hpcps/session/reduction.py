@@ -12,7 +12,7 @@ from hpcps.rules import Rule
 Reduction = str | Mapping[str, Any]
 """How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
 table also has the `attack`, a table, and the `seed` of their random numbers. With `compression`, the table of a
-compressor, workers send their tensors encoded."""
+compressor, what workers send, the results, or both travel encoded."""
 _OTHER = ("attack", "seed", "compression")
 ACCUMULATE = "accumulate"
 """The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the holder adds
@@ -76,7 +76,7 @@ def is_whole(reduction: Reduction, rule: Rule | None) -> bool:
 
 
 def compresses(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether workers send their tensors encoded."""
+    """Return whether what workers send, or the results, may travel encoded."""
     return not isinstance(reduction, str) and "compression" in reduction
 
 

@@ -36,7 +36,7 @@ def quantize(
         norms: the norm of each bucket; the values of one that is zero or NaN become zero.
         levels: the largest level.
         width: the bits of a code.
-        random: the generator, of which each two values take a number; then its state may be any.
+        random: the generator; two values take one number. Its state is undefined afterwards.
         packed: gets the codes.
     """
     for tile in tiles(len(values)):

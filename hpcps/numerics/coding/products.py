@@ -14,7 +14,7 @@ from hpcps.numerics.coding.rounding import TILE
 from hpcps.numerics.layout import Vector
 
 
-def parts(rows: int, columns: int) -> Iterator[slice]:
+def _parts(rows: int, columns: int) -> Iterator[slice]:
     """Yield slices of the rows of a matrix that fit the cache."""
     at_once = max(1, TILE // columns)
     for row in range(0, rows, at_once):
@@ -25,7 +25,7 @@ def product(matrix: Vector, right: Vector) -> Vector:
     """Return M `[m, n]` times a matrix `[n, r]`, float32; the sum of each row is numpy's, in pairs."""
     rows, transposed = len(matrix), right.T.copy()
     result = np.empty((rows, len(transposed)), np.float32)
-    for part in parts(*matrix.shape):
+    for part in _parts(*matrix.shape):
         for k, column in enumerate(transposed):
             result[part, k] = (matrix[part] * column).sum(axis=1)
     return result
@@ -34,7 +34,7 @@ def product(matrix: Vector, right: Vector) -> Vector:
 def transposed_product(matrix: Vector, left: Vector) -> Vector:
     """Return Mᵀ, of M `[m, n]`, times a matrix `[m, r]`, float32; a part's rows are added one by one."""
     result = np.zeros((left.shape[1], matrix.shape[1]), np.float32)
-    for part in parts(*matrix.shape):
+    for part in _parts(*matrix.shape):
         for k, total in enumerate(result):
             total += (matrix[part] * left[part, k : k + 1]).sum(axis=0)
     return result.T
@@ -43,7 +43,7 @@ def transposed_product(matrix: Vector, left: Vector) -> Vector:
 def multiply_out(p: Vector, q: Vector, values: Vector) -> None:
     """Write P `[m, r]` times Qᵀ, of Q `[n, r]`, row by row into values; the last row may be longer than these."""
     columns, transposed = len(q), q.T.copy()
-    for part in parts(len(p), columns):
+    for part in _parts(len(p), columns):
         total = p[part, :1] * transposed[0]
         for k in range(1, len(transposed)):
             total += p[part, k : k + 1] * transposed[k]

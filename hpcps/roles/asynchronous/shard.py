@@ -111,7 +111,7 @@ class SentModels:
         self._current.clear()
 
     def reply(self, reader: Peer, model: Vector, *, whole: bool) -> tuple[Vector, Flag]:
-        """Return the payload for a reader: what it has next, whole, or with a codec the difference to what it has."""
+        """Return the payload for a reader: the whole model, or with a codec the difference to the model that it has."""
         first, encoder = reader not in self.held, self._encoder(reader)
         if first:
             self.held[reader] = self._allocate(self._layout.size)
