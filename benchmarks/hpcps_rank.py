@@ -4,8 +4,9 @@
 
 The roles, the transport and the runtime are those of hpcps. The trainer adds a constant to the model, which takes no
 time. The workers wait at a barrier before they send their packed updates, or before they pack and encode them if the
-case says so; the exchange lasts from then until a worker can read the new model. Then they wait at the barrier again.
-The folder in HPCPS_BENCHMARK holds the barrier and `cases.json`, in which the run's seed is the index of the case.
+case says so. The exchange lasts from then until a worker can read the new model, or until it has adopted it: one in
+every other round. In the former rounds the workers that have the model wait at the barrier before they adopt it. The
+folder in HPCPS_BENCHMARK holds the barrier and `cases.json`, in which the run's seed is the index of the case.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Constant:
         self.statistics: Vector = np.zeros(0, np.float32)
         self._step, self._expected, self._tolerance = step, expected, tolerance
         self._value = 0.0
+        self._adopted: Vector | None = None
 
     def state(self) -> State:
         """Return an empty state: runs are not resumed."""
@@ -71,11 +73,18 @@ class Constant:
         out.fill(self._value)
 
     def copy_from(self, values: Vector) -> None:
-        """Check the model: all of it in the last round, else a sample.
+        """Take the model; `check` looks at it, outside of the measured time."""
+        self._adopted = values
+
+    def check(self) -> None:
+        """Check the model that was adopted last: all of it in the last round, else a sample.
 
         Raises:
             AssertionError: it is not the sum of the previous model and the combined update.
         """
+        values, self._adopted = self._adopted, None
+        if values is None:
+            return
         last = self.steps_done == self.steps_per_epoch
         sample = values if last else values[:: max(1, values.size // 1000)]
         self._value = self._expected * self.steps_done
@@ -85,6 +94,7 @@ class Constant:
 
     def train(self, steps: int, **_: Any) -> Progress:
         """See `Trainer`."""
+        self.check()
         self.steps_done += steps
         self._value += self._step
         return Progress(steps, steps, 0.0, 0)
@@ -121,7 +131,8 @@ def build_constant(run: Run, role: str, index: int) -> Constant:
 class Watched:
     """Passes a worker's events and effects on, with the barrier and the clock between them."""
 
-    def __init__(self, peer: Peer, run: Run) -> None:
+    def __init__(self, peer: Peer, run: Run, check: Callable[[], None]) -> None:
+        self._check = check
         self._packs = json.loads((FOLDER / "cases.json").read_text())[run.seed]["packs"]
         self._barrier = Barrier(FOLDER / f"case-{run.seed}", run.topology.workers)
         self._file = FOLDER / f"times-{run.seed}-{peer.index}.json"
@@ -129,14 +140,12 @@ class Watched:
         self._began: float | None = None
 
     def watch(self, effects: Iterator[Effect]) -> Iterator[Effect]:
-        """Pass the effects on; a measured round begins before or after packing, and ends before its model is read."""
+        """Pass the effects on; a round begins before or after packing, and ends before or after adopting."""
         for effect in effects:
             match effect:
                 case Compute("pack", work):
                     yield replace(effect, work=lambda work=work: self._pack(work))
                 case Compute("adopt", work):
-                    if self._began is not None:
-                        self._times.append([self._began, time.monotonic()])
                     yield replace(effect, work=lambda work=work: self._adopt(work))
                 case Finish():
                     self._file.write_text(json.dumps(self._times[1:]))
@@ -144,12 +153,18 @@ class Watched:
                 case _:
                     yield effect
 
-    def _adopt(self, work: Callable[[], Any]) -> None:
-        # A worker that has the model must not take the core from one that still waits for it; a peer's ranks do not.
-        self._barrier.wait()
-        work()
-        if self._times:
-            self._times[-1].append(time.monotonic())
+    def _adopt(self, work: Callable[[], Any]) -> Any:
+        # The first round is left out, so that the list begins with a round in place.
+        in_place = len(self._times) % 2 == 1
+        if self._began is not None and in_place:
+            self._times.append([self._began, time.monotonic()])
+            # One that has the model must not take the core from one that still waits for it; a peer's ranks do not.
+            self._barrier.wait()
+        result = work()
+        if self._began is not None and not in_place:
+            self._times.append([self._began, time.monotonic()])
+        self._check()
+        return result
 
     def _pack(self, work: Callable[[], Any]) -> Any:
         if self._packs:
@@ -165,7 +180,7 @@ class WatchedWorker(SyncWorker):
 
     def __init__(self, peer: Peer, run: Run, *more: Any) -> None:
         super().__init__(peer, run, *more)
-        self._watched = Watched(peer, run)
+        self._watched = Watched(peer, run, self._trainer.check)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -177,7 +192,7 @@ class WatchedCollectiveWorker(CollectiveWorker):
 
     def __init__(self, peer: Peer, run: Run, *more: Any) -> None:
         super().__init__(peer, run, *more)
-        self._watched = Watched(peer, run)
+        self._watched = Watched(peer, run, self._trainer.check)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""

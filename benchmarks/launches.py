@@ -97,9 +97,10 @@ class Measured:
     """The results of a launch.
 
     Attributes:
-        rounds: the seconds of every round, by case; empty for a case that was not finished.
+        rounds: the seconds of every round, by case; empty for a case that was not finished. Of hpcps, every other
+            round: until every worker can read the model in place.
         problem: why cases were not finished; empty if all were.
-        adopted: for hpcps, the seconds until every worker had also adopted the model.
+        adopted: for hpcps, the seconds of the rounds between, until every worker had adopted the model.
         footprint: the memory of hpcps's ranks, if it was measured.
     """
 
@@ -158,9 +159,9 @@ def _measure(
     problem = run_together([command], folder / "logs", timeout, footprint.look if footprint else lambda: None)
     numbers, workers = range(len(cases)), setting.workers
     return Measured(
-        [seconds_of(folder, number, workers) for number in numbers],
+        [seconds_of(folder, number, workers)[::2] for number in numbers],
         problem,
-        [seconds_of(folder, number, workers, 2) for number in numbers],
+        [seconds_of(folder, number, workers)[1::2] for number in numbers],
         footprint,
     )
 
@@ -201,16 +202,16 @@ def _command(setting: Setting, cases: int, folder: Path, network: Network | None
     return Command(words, launch.environment(), "mpirun of hpcps")
 
 
-def seconds_of(folder: Path, case: int, ranks: int, until: int = 1) -> list[float]:
+def seconds_of(folder: Path, case: int, ranks: int) -> list[float]:
     """Return the seconds of each round of a case, from the arrival of all ranks until the last one had the result.
 
-    The result is empty if a rank has not finished the case. `until` is the index in a rank's times of a round.
+    The result is empty if a rank has not finished the case.
     """
     try:
         times = [json.loads((folder / f"times-{case}-{rank}.json").read_text()) for rank in range(ranks)]
     except (FileNotFoundError, json.JSONDecodeError):  # missing or incomplete
         return []
-    return [max(each[until] for each in turn) - turn[0][0] for turn in zip(*times, strict=True)]
+    return [max(each[1] for each in turn) - turn[0][0] for turn in zip(*times, strict=True)]
 
 
 if __name__ == "__main__":

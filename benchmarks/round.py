@@ -24,7 +24,7 @@ from machine import Others
 from processes import TOO_LARGE, MeasurementError, NotHereError, clean_up_on_sigterm
 from round_report import ADOPTED, Findings, Found, Table, bars, draw, report
 
-ROUNDS = {1: 40, 4: 30, 16: 12, 64: 7, 256: 4}
+ROUNDS = {1: 80, 4: 60, 16: 24, 64: 14, 256: 6}
 """The maximum number of rounds of a launch, by MB; a slow peer runs fewer."""
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,11 @@ _FRAME_VERSION = 3
 _FRAME = struct.Struct("<4sBBBBI10sQQQIIIIQ")
 
 
-@dataclass(frozen=True, order=True)
-class Peer:
-    """One process of the run: its role and index."""
+class Peer(NamedTuple):
+    """One process of the run: its role and index. A tuple, because every message is looked up by its peer."""
 
     role: str
-    index: int
+    index: int  # type: ignore[assignment]  # not the method of tuples
 
     def __str__(self) -> str:
         return f"{self.role}-{self.index}"
@@ -208,6 +207,13 @@ class Message:
         """The payload, or an empty array; empty payloads, as of a server whose shard has no elements, are not sent."""
         return np.zeros(0, np.float32) if self.payload is None else self.payload
 
+    def of(self, sender: Peer, run: str) -> Message:
+        """Return the message with its sender and run; faster than `dataclasses.replace`."""
+        return Message(
+            self.kind, sender, run, self.round, self.shard, self.flags, self.mask, self.note, self.payload,
+            self.version, self.index, self.partition,
+        )  # fmt: skip
+
     def header(self) -> bytes:
         """Encode everything but the payload."""
         return self._header
@@ -281,7 +287,7 @@ class Received:
 
     def dated(self, time: float, moment: float) -> Received:
         """Return the same with its times."""
-        return replace(self, time=time, moment=moment)
+        return Received(self.source, self.message, time, moment)
 
 
 @dataclass(frozen=True)
@@ -294,7 +300,7 @@ class Malformed:
 
     def dated(self, time: float, moment: float) -> Malformed:
         """Return the same with its moment."""
-        return replace(self, moment=moment)
+        return Malformed(self.source, self.reason, moment)
 
 
 Operation = Literal["sum", "max"]

@@ -97,9 +97,9 @@ class RecordWriter:
             if self._continues is not None:
                 values["continues"] = self._continues
         try:
-            body = json.dumps(values, ensure_ascii=False, allow_nan=False, default=_plain)
+            body = _ENCODER.encode(values)
         except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it
-            body = json.dumps(_finite(values), ensure_ascii=False, allow_nan=False)
+            body = _ENCODER.encode(_finite(values))
         self._append(f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode())
 
     def _append(self, line: bytes) -> None:
@@ -145,3 +145,6 @@ def _finite(value: object) -> object:
     if value is None or isinstance(value, (str, int)):
         return value
     return _finite(_plain(value))
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain)

@@ -69,7 +69,8 @@ def _share(accepted: int | None, of: int) -> float | None:
 class BlockOutcomes:
     """What became of each block of the updates of a round, which are combined in partitions.
 
-    A block in several partitions is accepted if all of them are, and sent or rejected if any of them is.
+    A block in several partitions is accepted if all of them are, and sent or rejected if any of them is. `add` only
+    keeps what it gets, because receivers wait for the result of a partition; it is counted when somebody asks.
     """
 
     def __init__(self, updates: int, blocks: int) -> None:
@@ -78,6 +79,7 @@ class BlockOutcomes:
         self._rejected: Mask = np.zeros((updates, blocks), np.bool_)
         self._below_bound: Mask = np.zeros(blocks, np.bool_)
         self._acceptance_known = True
+        self._added: list[tuple[slice | NDArray[Any], slice, Mask, Mask, Combined, Rule]] = []
 
     def add(
         self, rows: slice | NDArray[Any], blocks: slice, sent: Mask, rejected: Mask, combined: Combined, rule: Rule
@@ -92,6 +94,16 @@ class BlockOutcomes:
             combined: what the rule returned.
             rule: the rule.
         """
+        self._added.append((rows, blocks, sent, rejected, combined, rule))
+
+    def _count(self) -> None:
+        added, self._added = self._added, []
+        for each in added:
+            self._count_in(*each)
+
+    def _count_in(
+        self, rows: slice | NDArray[Any], blocks: slice, sent: Mask, rejected: Mask, combined: Combined, rule: Rule
+    ) -> None:
         self._sent[rows, blocks] |= sent
         self._accepted[rows, blocks] &= combined.accepted
         self._acceptance_known = self._acceptance_known and combined.acceptance_known
@@ -103,6 +115,7 @@ class BlockOutcomes:
 
     def tally(self, present: Mask) -> Tally:
         """Return the counts of the updates that are present."""
+        self._count()
         sent, accepted = (matrix[present] for matrix in (self._sent & ~self._rejected, self._accepted))
         return Tally(
             received=sent.size,
@@ -115,16 +128,19 @@ class BlockOutcomes:
     @property
     def not_finite(self) -> Mask:
         """The blocks that were sent, and rejected because they are not finite."""
+        self._count()
         return self._rejected & self._sent
 
     @property
     def kept_out(self) -> Mask | None:
         """The blocks that were sent and did not enter the result, which are few; None if the rule does not state it."""
+        self._count()
         return self._sent & (~self._accepted | self._rejected) if self._acceptance_known else None
 
     @property
     def blocks_below_bound(self) -> int:
         """The number of blocks that too few updates had for the bound of the rule to hold."""
+        self._count()
         return int(self._below_bound.sum())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 
 from hpcps.protocol.messages import Message, Peer
 from hpcps.roles.checks import vetted
@@ -19,7 +18,7 @@ class MessagingRole(ABC):
 
     def __init__(self, peer: Peer, run: Run) -> None:
         self.peer = peer
-        self._run = run
+        self._run, self._run_id = run, run.id
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -29,13 +28,13 @@ class MessagingRole(ABC):
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         draft: Message | None = None
-        for effect in self._react(vetted(event, self._run.id)):
+        for effect in self._react(vetted(event, self._run_id)):
             if not isinstance(effect, Send):
                 yield effect
                 continue
             if effect.message is not draft:  # all receivers of a message share its encoded header
                 draft = effect.message
-                message = replace(draft, sender=self.peer, run=self._run.id)
+                message = draft.of(self.peer, self._run_id)
             yield Send(effect.to, message)
 
     @abstractmethod

@@ -9,8 +9,10 @@ from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.memory import NONE, floats, largest, write
 from hpcps.numerics.kernels.places import Table
 
+MEAN_COLUMNS = 2048
+"""Columns whose mean is computed at a time: longer reads of each row, and their sums are in the fastest cache."""
 COLUMNS = 256
-"""Columns that are summed at a time, so that many rows are read in parallel."""
+"""The same for votes, which keep more arrays."""
 
 TOGETHER = 4
 """Rows that are added per pass over the sums."""
@@ -34,7 +36,7 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
     addresses, offsets, segments = table
     places = np.empty(len(addresses) + TOGETHER, np.int64)
     zeros = np.zeros(SEGMENT, np.float32)
-    total, mean = np.empty(COLUMNS, np.float64), np.empty(COLUMNS, np.float32)
+    total, mean = np.empty(MEAN_COLUMNS, np.float64), np.empty(MEAN_COLUMNS, np.float32)
     worst = result = NONE
     for number in range(first, last):
         block, start, stop = segments[number]
@@ -44,16 +46,25 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
                 places[present] = addresses[row, block] + 4 * (start - offsets[block])
                 present += 1
         places[present : present + TOGETHER] = zeros.ctypes.data  # adding +0 changes no sum
-        for begin in range(0, stop - start, COLUMNS):
-            count = min(COLUMNS, stop - start - begin)
-            total[:] = 0.0
-            for row in range(0, present, TOGETHER):
+        divisor, final = divisors[block], max(present - 1, 0) // TOGETHER * TOGETHER
+        for begin in range(0, stop - start, MEAN_COLUMNS):
+            count = min(MEAN_COLUMNS, stop - start - begin)
+            for row in range(0, final, TOGETHER):
                 a, b = floats(places[row] + 4 * begin, count), floats(places[row + 1] + 4 * begin, count)
                 c, d = floats(places[row + 2] + 4 * begin, count), floats(places[row + 3] + 4 * begin, count)
+                if row == 0:
+                    total[:] = 0.0
                 for k in range(count):
                     total[k] = total[k] + a[k] + b[k] + c[k] + d[k]
-            for k in range(count):
-                mean[k] = np.float32(total[k] / divisors[block])
+            # The final sums are divided at once, not stored.
+            a, b = floats(places[final] + 4 * begin, count), floats(places[final + 1] + 4 * begin, count)
+            c, d = floats(places[final + 2] + 4 * begin, count), floats(places[final + 3] + 4 * begin, count)
+            if final == 0:
+                for k in range(count):
+                    mean[k] = np.float32((0.0 + a[k] + b[k] + c[k] + d[k]) / divisor)
+            else:
+                for k in range(count):
+                    mean[k] = np.float32((total[k] + a[k] + b[k] + c[k] + d[k]) / divisor)
             worst = max(worst, largest(mean[:count]))
             result = max(result, write(mean[:count], start + begin, base, out))
     return worst, result
