@@ -125,6 +125,13 @@ class ByzantineAttack(AttackSchedule, BaseAttack, ABC):
         description="`block`: each block sent is attacked independently; `worker`: floor(rate * workers) fixed "
         "attackers corrupt all their blocks.",
     )
+    acts_on: Literal["update", "encoding"] = Field(
+        "update",
+        description="With `communication.compression`: `update`: the attack changes an update before it is encoded; "
+        "`encoding`: it changes the values that combiners would decode, and the attacker encodes the result once more. "
+        "Then the attacker's residual is that of an honest worker, and an attack that knows other updates knows what "
+        "combiners decode of them.",
+    )
 
 
 class Attack(ByzantineAttack, ABC):

@@ -23,6 +23,7 @@ class SendingAttack(ByzantineAttack):
     scope: Literal["worker"] = Field(
         "worker", description="`worker`: floor(rate * workers) fixed attackers; an update comes as a whole."
     )
+    acts_on: Literal["update"] = Field("update", description="`update`: the encoding is that of an honest worker.")
 
     @property
     def delay(self) -> float:
@@ -75,6 +76,7 @@ class LabelAttack(ByzantineAttack, ABC):
     scope: Literal["worker"] = Field(
         "worker", description="`worker`: floor(rate * workers) fixed attackers, each of which trains on other labels."
     )
+    acts_on: Literal["update"] = Field("update", description="`update`: the encoding is that of an honest worker.")
 
     @abstractmethod
     def relabel(self, labels: BatchLabels, classes: int) -> BatchLabels:

@@ -71,17 +71,49 @@ class Codec:
         taken = filled = 0
         for index in np.flatnonzero(mask).tolist():
             block = layout.blocks[index]
-            part = values[taken : taken + block.size]
             lost = None if errors is None else errors[block.offset : block.stop]
-            if self._encoded[first + index]:
-                filled += self._write(first + index, part, out[filled:], lost)
-            else:
-                out[filled : filled + block.size] = part
-                filled += block.size
-                if lost is not None:
-                    lost[:] = 0
+            filled += self._put(first + index, values[taken : taken + block.size], out[filled:], lost)
             taken += block.size
         return out[:filled]
+
+    def encode_anew(
+        self, layout: Layout, first: int, mask: Mask, words: Vector, chosen: Mask, values: Vector, out: Vector
+    ) -> Vector:
+        """Encode other values of some of the masked blocks; the codes of the others stay as they are.
+
+        Args:
+            layout: see `encode`.
+            first: see `encode`.
+            mask: see `encode`.
+            words: the code of the masked blocks, which a codec has made.
+            chosen: those of them that have other values `[B]`.
+            values: the other values, in the places of the blocks in the layout `[d]`.
+            out: see `encode`.
+
+        Returns:
+            The filled part of `out`.
+        """
+        taken = filled = 0
+        for index in np.flatnonzero(mask).tolist():
+            block = layout.blocks[index]
+            size = 1 + -(-int(words[taken : taken + 1].view(np.uint32)[0]) // 4)
+            size = size if self._encoded[first + index] else block.size
+            if chosen[index]:
+                filled += self._put(first + index, values[block.offset : block.stop], out[filled:], None)
+            else:
+                out[filled : filled + size] = words[taken : taken + size]
+                filled += size
+            taken += size
+        return out[:filled]
+
+    def _put(self, index: int, values: Vector, out: Vector, lost: Vector | None) -> int:
+        """Write the code of a block; return the number of words. `lost` gets the error of an encoding."""
+        if self._encoded[index]:
+            return self._write(index, values, out, lost)
+        out[: len(values)] = values
+        if lost is not None:
+            lost[:] = 0
+        return len(values)
 
     def _write(self, index: int, values: Vector, out: Vector, lost: Vector | None) -> int:
         """Write a block's size and encoding; return the number of words."""

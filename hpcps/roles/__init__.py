@@ -18,11 +18,13 @@
 - `local_training`: the way of a training role from one model to the next
 - `messaging_role`: what all roles that exchange messages have in common
 - `model_inbox`: the model that comes from the servers
-- `packer`: a worker and its update, and the residual
+- `packer`: the update of a worker, and the residual
 - `queries`: a role asks how many local steps it may take, and server 0 answers
 - `resources`: the part of a machine that a role may use
 - `single_process`: the single-process baseline
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `training_role`: a role that trains: what workers and validators have in common
 - `update_decoder`: how a combiner decodes the updates of workers
+- `update_encoder`: how a worker encodes its updates, and an attack on what is encoded
+- `worker`: what the workers of both modes have in common
 """

@@ -1,27 +1,19 @@
-"""A worker and its update: what it sends of its local steps, the attack on it, and the residual it keeps."""
+"""The update of a worker: what it sends of its local steps, the attack on it, and the residual that it keeps."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate, pairwise
 
 import numpy as np
 
-from hpcps.compression import Codec
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
-from hpcps.numerics.state import Kept, State, generators_state, restore_generators
+from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.numerics.vectors import finite, on_host, on_memory, pack, unpack
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
-from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed, Stage
-from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.resources import Resources
-from hpcps.roles.training_role import TrainingRole
+from hpcps.roles.update_encoder import UpdateEncoder
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
@@ -54,6 +46,7 @@ class Packed:
         payload: these blocks, one after another; the payloads of the partitions are parts of it.
         attacked_blocks: the attacked blocks, as a hexadecimal number, if others are sent too; else empty.
         lost: the blocks whose error of encoding is not kept `[B]`; None for none.
+        encoded: whether the payloads of the partitions are encoded.
     """
 
     parts: tuple[UpdatePart, ...]
@@ -65,6 +58,7 @@ class Packed:
     payload: Vector
     attacked_blocks: str = ""
     lost: Mask | None = None
+    encoded: bool = False
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the worker's record."""
@@ -121,18 +115,14 @@ class Packer:
         self.delta = local(layout.size)
         self.delta[:] = 0
         self._outgoing = allocate(layout.size)
-        self._codec = codec = Codec.of(run.communication.compression, layout)
-        if codec is not None:
-            parts = (partition for _, _, partition in self._partitions)
-            rooms = accumulate((codec.most_words(part.layout, part.blocks.start) for part in parts), initial=0)
-            self._rooms = [slice(*bounds) for bounds in pairwise(rooms)]
-            self._words = allocate(self._rooms[-1].stop)
+        self._encoder = encoder = UpdateEncoder.of(run, layout, [part for _, _, part in self._partitions], allocate)
+        codec = None if encoder is None else encoder.codec
         self.feeds_back = codec is not None and codec.feeds_back
         self._steps = private(layout.size if self.feeds_back else 0)
         self._resumes = run.train.mode == "sync"  # see `UpdateDecoder`
-        # What checkpoints contain beside the residual: m and g, if there are any.
-        self._momentum = np.zeros(layout.size if codec is not None and codec.momentum else 0, np.float32)
-        self._estimate = np.zeros(layout.size if codec is not None and codec.estimates else 0, np.float32)
+        # What checkpoints contain beside the residual: μ and m, if there are any, and EF21's g.
+        self._decay = np.float32(0.0 if codec is None else codec.momentum)
+        self._momentum = np.zeros(layout.size if self._decay else 0, np.float32)
         self._loses = run.train.abandoned == "lost"
         self._grows = run.train.mode == "async" and run.asynchronous.absent == "accumulate"
         self._replacement: Vector | None = None
@@ -146,7 +136,8 @@ class Packer:
     def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int, abandoned: int | None = None) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.
 
-        With a compressor, `encode` encodes the partitions, each before it is sent.
+        With a compressor, `encode` encodes the partitions, each before it is sent; all are encoded here if the attack
+        acts on what is encoded.
 
         Every draw is made in every round, so that the streams do not depend on what earlier draws decided.
 
@@ -169,7 +160,10 @@ class Packer:
         # A worker whose update grows goes on from its own network, whose next difference contains these steps.
         if self.feeds_back and not (withheld and self._grows) and not (abandoned is not None and self._loses):
             self._add_steps(trainer, base)
-        attacked = on_memory(lambda values: self.attacker.corrupt(values, sent, round, epoch), delta)
+        later = not withheld and self._encoder is not None and self._encoder.attacked
+        attacked = np.zeros_like(sent)
+        if not later:
+            attacked = on_memory(lambda values: self.attacker.corrupt(values, sent, round, epoch), delta)
         delay = run.heterogeneity.delay.draw(self._streams["delay"]) + self.attacker.delay(round, epoch)
         if abandoned is not None:
             delay = 0.0
@@ -180,19 +174,20 @@ class Packer:
         packed = self._pack(delta, sent, int(attacked.sum()), delay)
         for start, stop in layout.runs(attacked & sent if self.feeds_back else sent):
             delta[start:stop] = 0
-        some = attacked.any() and (attacked != sent).any()
-        return replace(packed, attacked_blocks=hexadecimal(attacked) if some else "", lost=attacked & sent)
+        if later:
+            return self._attack_encoded(packed, round, epoch)
+        return replace(packed, attacked_blocks=_stated(attacked, sent), lost=attacked & sent)
 
     def _add_steps(self, trainer: Trainer, base: Vector) -> None:
         """Add the difference that the local steps made to the residual; blocks that are not finite begin at it anew."""
         trainer.copy_to(self._steps)
         self._steps -= base
-        if self._codec is not None and self._momentum.size:
-            self._momentum *= np.float32(self._codec.momentum)
+        if self._momentum.size:
+            self._momentum *= self._decay
             self._momentum += self._steps
             if not finite(self._momentum):
                 self._momentum[~np.isfinite(self._momentum)] = 0
-            self._steps += np.float32(self._codec.momentum) * self._momentum
+            self._steps += self._decay * self._momentum
         self.delta += self._steps
         if not finite(self.delta):
             for block in self._layout.blocks:
@@ -207,20 +202,59 @@ class Packer:
             packed: the update that was packed last; its payload is overwritten.
             payload: the values of its blocks, one after another.
         """
+        values = self._other_values
+        unpack(self._layout, payload, packed.mask, values)
+        if packed.encoded:
+            return self._encode_attacked(replace(packed, attacked=packed.sent), packed.mask, values)
+        return replace(self._pack(values, packed.mask, packed.sent, packed.delay), lost=packed.mask)
+
+    @property
+    def _other_values(self) -> Vector:
+        """Memory for a vector that is not Δ `[d]`."""
         # Once: memory of a device is not given back before the run ends.
         if self._replacement is None:
             self._replacement = self._local(self._layout.size)
-        values = self._replacement
-        unpack(self._layout, payload, packed.mask, values)
-        return replace(self._pack(values, packed.mask, packed.sent, packed.delay), lost=packed.mask)
+        return self._replacement
 
-    def _pack(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
-        """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN."""
+    def _attack_encoded(self, packed: Packed, round: int, epoch: int) -> Packed:
+        """Encode an update, and let the attack change what combiners decode; the residual is that of an honest worker.
+
+        The payload of the result is what combiners decode: the adversary sees that.
+        """
+        assert self._encoder is not None, "the specification has been checked"
+        values, sent = self._other_values, packed.mask
+        parts = tuple(self.encode(packed, place) for place in range(len(packed.parts)))
+        for place, part in enumerate(parts):
+            self._encoder.decode(place, part.mask, part.payload, values)
+        payload = pack(self._layout, values, sent, self._outgoing)
+        attacked = self.attacker.corrupt(values, sent, round, epoch)
+        stated = _stated(attacked, sent)
+        packed = replace(packed, parts=parts, payload=payload, encoded=True, attacked_blocks=stated)
+        return self._encode_attacked(replace(packed, attacked=int(attacked.sum())), attacked, values)
+
+    def _encode_attacked(self, packed: Packed, attacked: Mask, values: Vector) -> Packed:
+        """Return an encoded update whose attacked blocks have other values `[d]`."""
+        assert self._encoder is not None, "it has been encoded"
+        encode = self._encoder.encode_attacked
+        self._spoil_divided(values, attacked)
+        given = ((place, part.mask, part.payload) for place, part in enumerate(packed.parts))
+        words = [encode(*each, attacked, values) for each in given]
+        parts = (replace(part, payload=each) for part, each in zip(packed.parts, words, strict=True))
+        return replace(packed, parts=tuple(parts))
+
+    def _spoil_divided(self, values: Vector, sent: Mask) -> None:
+        """Make the sent blocks of a vector `[d]` that are divided and not finite NaN.
+
+        Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
+        """
         for index, slices in self._divided:
-            # Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
             if sent[index] and not all(finite(values[piece]) for piece in slices):
                 for piece in slices:
                     values[piece] = np.nan
+
+    def _pack(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
+        """Pack the sent blocks of a vector `[d]`."""
+        self._spoil_divided(values, sent)
         payload = pack(self._layout, values, sent, self._outgoing)
         parts: dict[int, UpdatePart] = {}
         position = 0
@@ -236,35 +270,32 @@ class Packer:
     @property
     def encodes(self) -> bool:
         """Whether updates are encoded."""
-        return self._codec is not None
+        return self._encoder is not None
 
     def encode(self, packed: Packed, place: int) -> UpdatePart:
         """Return the encoded partition at a place in `packed.parts`; its error enters the residual if it is kept."""
-        part, (_, _, partition), codec = packed.parts[place], self._partitions[place], self._codec
-        if codec is None:
+        part, (_, _, partition) = packed.parts[place], self._partitions[place]
+        if self._encoder is None:
             return part
-        columns, blocks = partition.columns, partition.blocks
-        of_part, out = (partition.layout, blocks.start, part.mask, part.payload), self._words[self._rooms[place]]
-        if codec.estimates:
-            return replace(part, payload=codec.encode_difference(*of_part, self._estimate[columns], out))
-        errors = self.delta[columns] if self.feeds_back else None
-        words = codec.encode(*of_part, out, errors)
+        errors = self.delta[partition.columns] if self.feeds_back else None
+        words = self._encoder.encode(place, part.mask, part.payload, errors)
         # An attacker does not keep what the encoding of its attack loses.
         if errors is not None and packed.lost is not None:
-            for start, stop in partition.layout.runs(packed.lost[blocks]):
+            for start, stop in partition.layout.runs(packed.lost[partition.blocks]):
                 errors[start:stop] = 0
         return replace(part, payload=words)
 
     @property
     def _further(self) -> dict[str, Vector]:
         """The vectors that checkpoints contain beside the residual."""
-        found = {"momentum": self._momentum, "estimate": self._estimate if self._resumes else self._estimate[:0]}
+        estimate = self._momentum[:0] if self._encoder is None or not self._resumes else self._encoder.estimate
+        found = {"momentum": self._momentum, "estimate": estimate}
         return {name: values for name, values in found.items() if values.size}
 
     def state(self) -> State:
         """Return the residual, the random streams and what the attacker keeps."""
         streams, attacker = generators_state(self._streams), self.attacker.state()
-        encoding = {} if self._codec is None else {"encoding": self._codec.state()}
+        encoding = {} if self._encoder is None else self._encoder.state()
         arrays = {"residual": on_host(self.delta)}
         arrays |= {name: values.copy() for name, values in self._further.items()}
         return State(arrays).having(streams=streams, attacker=attacker, **encoding)
@@ -277,73 +308,10 @@ class Packer:
         restore_generators(self._streams, state.part("streams"))
         if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
             self.attacker.restore(state.part("attacker"))
-        if self._codec is not None:
-            self._codec.restore(state.part("encoding"))
+        if self._encoder is not None:
+            self._encoder.restore(state)
 
 
-class Worker(TrainingRole):
-    """A worker: it makes an update of its local steps; its packer keeps what it did not send.
-
-    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
-    """
-
-    def __init__(
-        self,
-        peer: Peer,
-        run: Run,
-        trainer: Trainer,
-        resources: Resources,
-        combiners: tuple[Peer, ...],
-        inbox: ModelInbox | None = None,
-    ) -> None:
-        """Prepare a worker that sends its updates to `combiners`."""
-        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
-        self._packed: Packed | None = None
-        super().__init__(peer, run, trainer, resources, inbox)
-
-    @property
-    def kept(self) -> Mapping[str, Kept]:
-        return {"packer": self._packer}
-
-    @property
-    def residual(self) -> Vector | None:
-        return None if self._packer.feeds_back else self._packer.delta
-
-    def see_model(self, read: Callable[[Vector], None]) -> None:
-        self._packer.attacker.see_model(read)
-
-    def after_steps(self) -> Iterator[Effect]:
-        """Make the update of the local steps."""
-        training = self._training
-        training.stage = Stage.PACKING
-        pack = partial(
-            self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
-        )
-        yield Compute("pack", pack, elements=training.base.size)
-
-    @abstractmethod
-    def after_packing(self, packed: Packed) -> Iterator[Effect]:
-        """Go on with the update once it is packed, and delayed if the experiment says so."""
-
-    def _go_on(self, event: Event) -> Iterator[Effect]:
-        """React to an event of the own training and packing."""
-        match event:
-            case Computed("pack", packed):
-                self._packed = packed
-                yield from (Pause(packed.delay),) if packed.delay else self.after_packing(packed)
-            case Resumed():
-                assert self._packed is not None, "it has been packed"
-                yield from self.after_packing(self._packed)
-            case _:
-                yield from self._training.handle(event)
-
-    def encoded(self, packed: Packed, place: int) -> Generator[Effect, None, UpdatePart]:
-        """Return the encoded partition at a place in `packed.parts`; others are on their way meanwhile."""
-        parts = [packed.parts[place]]
-        if self._packer.encodes:
-
-            def encode() -> None:
-                parts[0] = self._packer.encode(packed, place)
-
-            yield Now("pack", encode, elements=parts[0].payload.size)
-        return parts[0]
+def _stated(attacked: Mask, sent: Mask) -> str:
+    """Return the attacked blocks as a hexadecimal number, if others are sent too; else an empty string."""
+    return hexadecimal(attacked) if attacked.any() and (attacked != sent).any() else ""

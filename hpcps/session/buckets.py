@@ -195,10 +195,15 @@ class Bucket:
         # The seeds are those of an experiment with one server.
         kept = self._kept = self._kept or RuleState(tensor.rule, seed, Peer("server", 0))
         if simulated(reduction):
-            from hpcps.session.whole import SimulatedAttack, attack_of  # here, because their imports take long
+            from hpcps.session.whole import (  # here, because their imports take long
+                SimulatedAttack,
+                attack_of,
+                sent_with,
+            )
 
-            attack = attack_of(reduction["attack"])
-            self._attack = self._attack or SimulatedAttack(attack, tensor.rule, seed, len(values), layout)
+            self._attack = self._attack or SimulatedAttack(
+                attack_of(reduction), tensor.rule, seed, len(values), layout, sent_with(reduction)
+            )
             values[:] = self._attack.replaced(values)
         return Context(random=kept.random, state=kept.arrays)
 

@@ -45,7 +45,7 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     if simulated(reduction):
         from hpcps.session.whole import attack_of
 
-        attack_of(reduction["attack"])
+        attack_of(reduction)
     if reason := rule.contradiction() or rule.reason_against(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
     return rule

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from hpcps.attacks import Attack, ByzantineAttack, Omniscient, attackers
+from hpcps.compression import Codec, Compressor
 from hpcps.errors import SpecError
-from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.registry.config import Config
@@ -19,6 +20,7 @@ from hpcps.roles.attacker import Attacker
 from hpcps.roles.resources import ALONE
 from hpcps.rules import Rule
 from hpcps.seeds import generator
+from hpcps.session.compressed import compressor_of
 from hpcps.session.reduction import component_in
 
 
@@ -26,20 +28,30 @@ class _Simulated(Config):
     attack: Annotated[ByzantineAttack, OneOf("attacks")]
 
 
-def attack_of(table: object) -> ByzantineAttack:
-    """Return the attack of a table.
+def sent_with(reduction: Mapping[str, Any]) -> Compressor | None:
+    """Return the compressor with which workers send; None if they send tensors as they are."""
+    compressor = compressor_of(reduction["compression"]) if "compression" in reduction else None
+    return compressor if compressor is not None and compressor.encodes("update") else None
+
+
+def attack_of(reduction: Mapping[str, Any]) -> ByzantineAttack:
+    """Return the attack of a reduction.
 
     Raises:
         SpecError: there is no such attack, its keys are wrong, or a session cannot simulate it.
     """
-    attack: ByzantineAttack = component_in(_Simulated, "attack", table)
-    reason = ""
+    attack: ByzantineAttack = component_in(_Simulated, "attack", reduction["attack"])
+    reason, encoded = "", sent_with(reduction) is not None
     if not isinstance(attack, Attack | Omniscient):
         reason = "it does not change updates, and a session gets nothing else"
     elif "model" in attack.needs:
         reason = "it needs the model, which a session does not get"
     elif attack.from_epoch:
         reason = "a session does not know the epoch: remove from_epoch"
+    elif encoded and attack.acts_on == "update":
+        reason = 'a session simulates it on decoded gradients: set acts_on = "encoding", or leave out compression='
+    elif not encoded and attack.acts_on == "encoding":
+        reason = 'no gradient is encoded: give compression=, or leave out acts_on = "encoding"'
     if reason:
         raise SpecError(f"attack {attack.kind}: {reason}")
     return attack
@@ -48,7 +60,15 @@ def attack_of(table: object) -> ByzantineAttack:
 class SimulatedAttack:
     """Replaces the updates of Byzantine workers, with the bits that an experiment without validators gets."""
 
-    def __init__(self, attack: ByzantineAttack, rule: Rule, seed: int, workers: int, layout: Layout) -> None:
+    def __init__(
+        self,
+        attack: ByzantineAttack,
+        rule: Rule,
+        seed: int,
+        workers: int,
+        layout: Layout,
+        compressor: Compressor | None = None,
+    ) -> None:
         """Choose the attackers.
 
         Args:
@@ -57,8 +77,10 @@ class SimulatedAttack:
             seed: the seed of all random numbers, as that of an experiment.
             workers: the number of workers.
             layout: the blocks of the d elements of an update.
+            compressor: with which attackers encode the result once more; None if updates are not encoded.
         """
         self._round, self._layout = 0, layout
+        self._codecs = [Codec(compressor, layout) for _ in range(workers)] if compressor else []
         self._attack, byzantine = attack, attackers(attack, workers, seed)
         self._group: AttackGroup | None = None
         self._attackers: list[Attacker] = []
@@ -74,7 +96,8 @@ class SimulatedAttack:
         found, sent = list(updates), np.ones(len(self._layout.blocks), np.bool_)
         for worker, attacker in enumerate(self._attackers):
             found[worker] = updates[worker].copy()  # the memory of a worker
-            attacker.corrupt(found[worker], sent, self._round, 0)
+            attacked = attacker.corrupt(found[worker], sent, self._round, 0)
+            self._encode_once_more(worker, found[worker], attacked)
         if self._group is not None:
             for worker, update in enumerate(updates):
                 self._group.put(worker, sent, update)
@@ -84,5 +107,14 @@ class SimulatedAttack:
             self._group.clear()
             for worker, update in replacements.items():
                 found[worker] = update
+                self._encode_once_more(worker, update, sent)
         self._round += 1
         return found
+
+    def _encode_once_more(self, worker: int, update: Vector, attacked: Mask) -> None:
+        """Give the attacked blocks the values that their encoding has; see `UpdateEncoder`."""
+        if not self._codecs or not attacked.any():
+            return
+        codec, layout, places = self._codecs[worker], self._layout, self._layout.spread(attacked)
+        room = np.empty(codec.most_words(layout, 0), np.float32)
+        update[places] = codec.decode(layout, 0, attacked, codec.encode(layout, 0, attacked, update[places], room))

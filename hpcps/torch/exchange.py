@@ -72,19 +72,20 @@ def reduction_of(
     if rule is attack is None and compression is Compression.none:
         return "mean" if average else "sum"
     conversion(compression)  # checks a class
-    if attack is not None and compression not in (None, Compression.none):
-        raise SpecError("attacks are simulated on gradients that are not compressed: leave out compression= or attack=")
-    if compression is not None and not isinstance(compression, type):
-        if not average:
-            raise SpecError("a compressor is for the mean or a rule: use average=True")
-        table = table_of(compression, "compression")
-        plain = reduction_of(average, rule or "mean")
-        return {**table_of(plain), "compression": table}
-    if attack is not None:
-        if not average:
-            raise SpecError("attack= is for the mean or a rule: use average=True")
-        rule_table, attack_table = table_of(rule or "mean"), table_of(attack, "attack")
-        return {**rule_table, "attack": attack_table, "seed": seed}
+    encodes = compression is not None and not isinstance(compression, type)
+    if attack is not None and not encodes and compression not in (None, Compression.none):
+        raise SpecError(
+            "attacks are not simulated on gradients that a class of Compression converts: give a compressor of hpcps, "
+            'such as compression="fp16", or leave out attack='
+        )
+    if (encodes or attack is not None) and not average:
+        raise SpecError(f"{'attack=' if attack else 'a compressor'} is for the mean or a rule: use average=True")
+    if encodes or attack is not None:
+        return {
+            **table_of(rule or "mean"),
+            **({} if attack is None else {"attack": table_of(attack, "attack"), "seed": seed}),
+            **({"compression": table_of(compression, "compression")} if encodes else {}),
+        }
     return table_of(rule) if rule is not None else "mean" if average else "sum"
 
 

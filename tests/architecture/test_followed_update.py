@@ -25,6 +25,8 @@ BESIDE = {
     "hpcps/roles/local_steps.py": "how many steps there are",
     "hpcps/roles/combiner_state.py": "what a rule keeps for its next round",
     "hpcps/roles/update_decoder.py": "decodes the update, if there is a compressor",
+    "hpcps/roles/update_encoder.py": "encodes the update, if there is a compressor",
+    "hpcps/roles/worker.py": "what the workers of both modes have in common",
     "hpcps/roles/messaging_role.py": "checks and completes the headers of messages",
     "hpcps/roles/training_role.py": "what workers and validators have in common",
     "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",

@@ -190,7 +190,7 @@ def agreed(monkeypatch):
 
     def compared(self, message, partition):
         result = decode(self, message, partition)
-        ours, theirs = self._estimates[message.sender], packers[message.sender]._estimate
+        ours, theirs = self._estimates[message.sender], packers[message.sender]._encoder.estimate
         found.append(ours.tobytes() == theirs.tobytes())
         return result
 

@@ -135,6 +135,14 @@ def points():
         yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **tables)
     both = {"communication": {"participation": 1.0, "compression": {"kind": "int8", "direction": "both"}}}
     yield "int8-async", spec("naive_async", 3, 1, **{**alone, **both})
+    # With attacks on what is encoded, by the workers alone and by an adversary.
+    for kind, attack, validators in (("fp16", "gaussian", 1), ("qsgd", "alie", 0)):
+        tables = {
+            "communication": {"compression": kind},
+            "attack": {"kind": attack, "rate": 0.4, "acts_on": "encoding"},
+            "transport": {"partition": 4096},
+        }
+        yield f"{kind}-{attack}", spec("median", 2, validators, **tables)
     # With text, whose samples have a label for each byte, some of which an attacker flips.
     text = {"data": {"name": "text", "length": 16}, "model": {"name": "decoder", "layers": 1, "width": 16, "heads": 2}}
     yield "text", spec("zeno", 2, 1, attack={"kind": "label_flip", "rate": 0.4}, **text)

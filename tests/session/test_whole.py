@@ -5,11 +5,13 @@ import pytest
 from interrupted import small
 from members import Members
 
-from hpcps.attacks import Alie, Random
+from hpcps.attacks import Alie, Negative, Random, attackers
+from hpcps.compression import Codec
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
+from hpcps.registry import active
 from hpcps.roles.attack_group import Knowledge
 from hpcps.roles.packer import Packer
 from hpcps.roles.resources import ALONE
@@ -102,12 +104,36 @@ def test_attackers_have_the_bits_of_an_experiment(attack):
         ("median", {"kind": "random", "from_epoch": 2}, "remove from_epoch"),
         ("median", {"kind": "randon"}, r"^attack.kind: .*random"),
         ("median", {"kind": "alie", "rate": 3}, r"^attack.*rate"),
+        ("median", {"kind": "alie", "acts_on": "encoding"}, "no gradient is encoded"),
     ],
 )
 def test_what_a_session_cannot_do_is_refused(rule, attack, reason):
     table = table_of(rule) | ({} if attack is None else {"attack": attack, "seed": 0})
     with pytest.raises(SpecError, match=reason):
         Members(4).workers[0].declare(Declaration("x", "float32", (3,), table))
+
+
+@pytest.mark.parametrize("kind", ["int8", "qsgd"])
+def test_an_attack_on_compressed_gradients_changes_what_is_decoded(kind):
+    """One of three workers attacks: the rule gets its decoded gradient times -2, encoded once more."""
+    attack = {"kind": "negative", "scale": 2, "rate": 0.4, "scope": "worker", "acts_on": "encoding"}
+    compression = {"kind": kind, "memory": "none", "min_bytes": 0}
+    reduction = {**table_of("median"), "attack": attack, "seed": 3, "compression": compression}
+    (attacker,) = attackers(Negative(rate=0.4, scope="worker"), 3, 3)
+    members, layout = Members(3), Layout.of([(f"b{b}", (size,)) for b, size in enumerate(BLOCKS)])
+    compressor = active().of("compressors").usable()[kind](memory="none", min_bytes=0)
+    codecs = [Codec(compressor, layout) for _ in range(4)]
+
+    def read(values, codec):
+        room, whole = np.empty(codec.most_words(layout, 0), np.float32), np.ones(3, bool)
+        return codec.decode(layout, 0, whole, codec.encode(layout, 0, whole, values, room))
+
+    for step in range(3):
+        rows = updates(step, workers=3)
+        decoded = np.stack([read(row, codec) for row, codec in zip(rows, codecs, strict=False)])
+        decoded[attacker] = read(-2 * decoded[attacker], codecs[3])
+        for result in members.combine(list(rows), reduction, blocks=BLOCKS):
+            np.testing.assert_array_equal(result, Median()(decoded, blocks=BLOCKS))
 
 
 def test_the_table_of_an_attack():

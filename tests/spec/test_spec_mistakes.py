@@ -153,6 +153,17 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
             'momentum has an effect only with memory = "nesterov", not "residual": leave it out',
         ),
         (
+            [
+                "attack={kind='negative',acts_on='encoding'}",
+                "communication.compression={kind='fp16',direction='model'}",
+            ],
+            'attack.acts_on: no update is encoded: set communication.compression, or acts_on = "update"',
+        ),
+        (
+            ["attack={kind='negative',acts_on='encoding'}", "communication.compression={kind='fp16',memory='ef21'}"],
+            'attack.acts_on: with memory = "ef21" the difference to an estimate is encoded, not an update',
+        ),
+        (
             ["communication.compression={kind='fp16',memory='ef21',direction='model'}"],
             'communication.compression.memory: ef21 is a memory of updates, and direction = "model" encodes none',
         ),
@@ -567,6 +578,7 @@ def test_a_kind_that_is_set_replaces_the_table_and_its_sweep(write: Write) -> No
     path = write("[[sweep]]\nattack = [{ kind = 'none' }, { kind = 'negative', scale = 6 }, { kind = 'random' }]")
     (only,) = load_experiment(path, ["attack.kind=randomscale"]).points
     values = {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block", "from_epoch": 0, "every": 1, "on": 1}
+    values["acts_on"] = "update"
     assert only.run.attack.model_dump() == values
     for texts in (["attack.kind=negative", "attack.scale=3"], ["attack.scale=3", "attack.kind=negative"]):
         (only,) = load_experiment(path, texts).points

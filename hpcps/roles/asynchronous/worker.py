@@ -10,8 +10,9 @@ from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send, Stage
-from hpcps.roles.packer import Packed, Worker
+from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.worker import Worker
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress

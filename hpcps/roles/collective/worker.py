@@ -29,8 +29,9 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.packer import Packed, Worker
+from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer

@@ -9,9 +9,10 @@ from hpcps.protocol.roster import Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Effect, Event, Record, Send, Stage
-from hpcps.roles.packer import Packed, Worker
+from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionSender
+from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer

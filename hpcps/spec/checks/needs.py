@@ -258,6 +258,9 @@ def _optimizer(run: Run) -> Iterator[Need]:
 
 def _compression(run: Run) -> Iterator[Need]:
     compressor, path = run.communication.compression, ("communication", "compression")
+    if run.attacks_encoding and not (isinstance(compressor, Compressor) and compressor.encodes("update")):
+        message = 'no update is encoded: set communication.compression, or acts_on = "update"'
+        yield Need(("attack", "acts_on"), "", message, (path,))
     if not isinstance(compressor, Compressor):
         return
     if reason := compressor.obstacle():
@@ -265,6 +268,9 @@ def _compression(run: Run) -> Iterator[Need]:
     message = f"with train.exchange = {quote(run.train.exchange)} sums of updates travel, which no worker can encode "
     yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
+    if run.attacks_encoding and compressor.memory == "ef21":
+        message = 'with memory = "ef21" the difference to an estimate is encoded, not an update: use another memory, '
+        yield Need(("attack", "acts_on"), "", f'{message}or acts_on = "update"', ((*path, "memory"),))
     if compressor.direction == "model" and compressor.memory in ("ef21", "nesterov"):
         message = f'{compressor.memory} is a memory of updates, and direction = "model" encodes none: use "residual"'
         yield Need((*path, "memory"), "", message, ((*path, "direction"),))

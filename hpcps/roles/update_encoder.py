@@ -1,0 +1,102 @@
+"""How a worker encodes its updates, and an attack on what is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from hpcps.compression import Codec
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector
+from hpcps.numerics.state import State
+from hpcps.numerics.vectors import unpack
+from hpcps.protocol.partitioning import Partition
+from hpcps.spec.schema import Run
+
+
+class UpdateEncoder:
+    """Encodes the partitions of one worker's updates, each into memory of its own; see `UpdateDecoder`.
+
+    With `acts_on = "encoding"` an attack changes the values that combiners would decode. A second codec encodes the
+    attacked blocks anew: it keeps no error, and its random numbers are not those of the honest encoding.
+
+    Attributes:
+        codec: the codec of the run.
+        estimate: g of EF21 `[d]`; empty with another memory.
+        attacked: whether an attack acts on what is encoded.
+    """
+
+    @staticmethod
+    def of(run: Run, layout: Layout, partitions: Sequence[Partition], allocate: Allocate) -> UpdateEncoder | None:
+        """Return the encoder of a run's updates; None if they are sent as they are.
+
+        Args:
+            run: the run.
+            layout: the blocks of the d elements.
+            partitions: the partitions of an update, in the order in which they are sent.
+            allocate: returns memory to send from.
+        """
+        codec = Codec.of(run.communication.compression, layout)
+        second = Codec.of(run.communication.compression, layout) if run.attacks_encoding else None
+        return None if codec is None else UpdateEncoder(codec, second, layout, partitions, allocate)
+
+    def __init__(
+        self, codec: Codec, second: Codec | None, layout: Layout, partitions: Sequence[Partition], allocate: Allocate
+    ) -> None:
+        self.codec, self._second, self._partitions = codec, second, tuple(partitions)
+        most = (codec.most_words(part.layout, part.blocks.start) for part in self._partitions)
+        self._rooms = [slice(*bounds) for bounds in pairwise(accumulate(most, initial=0))]
+        self._words = allocate(self._rooms[-1].stop)
+        self._attacked_words = allocate(self._rooms[-1].stop if second else 0)
+        self.estimate = np.zeros(layout.size if codec.estimates else 0, np.float32)
+        self.attacked = second is not None
+
+    def encode(self, place: int, mask: Mask, payload: Vector, errors: Vector | None) -> Vector:
+        """Return the words of a partition, which stay valid until its next update.
+
+        Args:
+            place: the place of the partition in the order of sending.
+            mask: the blocks of the partition that are sent.
+            payload: these blocks, one after another.
+            errors: gets what the encoding loses, see `Codec.encode`.
+        """
+        partition, out = self._partitions[place], self._words[self._rooms[place]]
+        of_part = partition.layout, partition.blocks.start, mask, payload
+        if self.codec.estimates:
+            return self.codec.encode_difference(*of_part, self.estimate[partition.columns], out)
+        return self.codec.encode(*of_part, out, errors)
+
+    def decode(self, place: int, mask: Mask, words: Vector, out: Vector) -> None:
+        """Write what combiners decode of a partition into its places of a vector `[d]`; blocks not sent become zero."""
+        partition = self._partitions[place]
+        values = self.codec.decode(partition.layout, partition.blocks.start, mask, words)
+        unpack(partition.layout, values, mask, out[partition.columns])
+
+    def encode_attacked(self, place: int, mask: Mask, words: Vector, attacked: Mask, values: Vector) -> Vector:
+        """Return the words of a partition in which some blocks are encoded anew.
+
+        Args:
+            place: the place of the partition in the order of sending.
+            mask: the blocks of the partition that are sent.
+            words: its honest words.
+            attacked: the blocks that are attacked, of the whole update `[B]`.
+            values: their values `[d]`.
+        """
+        assert self._second is not None, "the attack acts on what is encoded"
+        partition = self._partitions[place]
+        if not attacked[partition.blocks].any():
+            return words
+        given = attacked[partition.blocks], values[partition.columns], self._attacked_words[self._rooms[place]]
+        return self._second.encode_anew(partition.layout, partition.blocks.start, mask, words, *given)
+
+    def state(self) -> dict[str, State]:
+        """Return what the codecs keep of each block, for a checkpoint; the estimate is saved by its owner."""
+        second = {} if self._second is None else {"attacked_encoding": self._second.state()}
+        return {"encoding": self.codec.state(), **second}
+
+    def restore(self, state: State) -> None:
+        """Restore it from the state of the owner."""
+        self.codec.restore(state.part("encoding"))
+        if self._second is not None:
+            self._second.restore(state.part("attacked_encoding"))

@@ -1,0 +1,86 @@
+"""What the workers of both modes of training have in common: an update is made of local steps, and sent."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import Kept
+from hpcps.protocol.messages import Peer
+from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed, Stage
+from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.packer import Packed, Packer, UpdatePart
+from hpcps.roles.resources import Resources
+from hpcps.roles.training_role import TrainingRole
+from hpcps.spec.schema import Run
+from hpcps.training.trainer import Trainer
+
+
+class Worker(TrainingRole):
+    """A worker: it makes an update of its local steps; its packer keeps what it did not send.
+
+    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        run: Run,
+        trainer: Trainer,
+        resources: Resources,
+        combiners: tuple[Peer, ...],
+        inbox: ModelInbox | None = None,
+    ) -> None:
+        """Prepare a worker that sends its updates to `combiners`."""
+        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
+        self._packed: Packed | None = None
+        super().__init__(peer, run, trainer, resources, inbox)
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        return {"packer": self._packer}
+
+    @property
+    def residual(self) -> Vector | None:
+        return None if self._packer.feeds_back else self._packer.delta
+
+    def see_model(self, read: Callable[[Vector], None]) -> None:
+        self._packer.attacker.see_model(read)
+
+    def after_steps(self) -> Iterator[Effect]:
+        """Make the update of the local steps."""
+        training = self._training
+        training.stage = Stage.PACKING
+        pack = partial(
+            self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
+        )
+        yield Compute("pack", pack, elements=training.base.size)
+
+    @abstractmethod
+    def after_packing(self, packed: Packed) -> Iterator[Effect]:
+        """Go on with the update once it is packed, and delayed if the experiment says so."""
+
+    def _go_on(self, event: Event) -> Iterator[Effect]:
+        """React to an event of the own training and packing."""
+        match event:
+            case Computed("pack", packed):
+                self._packed = packed
+                yield from (Pause(packed.delay),) if packed.delay else self.after_packing(packed)
+            case Resumed():
+                assert self._packed is not None, "it has been packed"
+                yield from self.after_packing(self._packed)
+            case _:
+                yield from self._training.handle(event)
+
+    def encoded(self, packed: Packed, place: int) -> Generator[Effect, None, UpdatePart]:
+        """Return the encoded partition at a place in `packed.parts`; others are on their way meanwhile."""
+        parts = [packed.parts[place]]
+        if self._packer.encodes and not packed.encoded:
+
+            def encode() -> None:
+                parts[0] = self._packer.encode(packed, place)
+
+            yield Now("pack", encode, elements=parts[0].payload.size)
+        return parts[0]
