@@ -60,6 +60,11 @@ class BaseAttack(Config, ABC):
         """Whether the attack knows the updates of other workers, so that the run has an adversary."""
         return bool(self.needs & {"honest", "rule"})
 
+    @property
+    def after_encoding(self) -> bool:
+        """Whether the attack acts on what is encoded."""
+        return False
+
     @classmethod
     def declarations(cls) -> dict[str, object]:
         return {"needs": sorted(cls.needs)}
@@ -132,6 +137,10 @@ class ByzantineAttack(AttackSchedule, BaseAttack, ABC):
         "Then the attacker's residual is that of an honest worker, and an attack that knows other updates knows what "
         "combiners decode of them.",
     )
+
+    @property
+    def after_encoding(self) -> bool:
+        return self.acts_on == "encoding"
 
 
 class Attack(ByzantineAttack, ABC):

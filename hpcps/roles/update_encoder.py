@@ -38,7 +38,7 @@ class UpdateEncoder:
             allocate: returns memory to send from.
         """
         codec = Codec.of(run.communication.compression, layout)
-        second = Codec.of(run.communication.compression, layout) if run.attacks_encoding else None
+        second = Codec.of(run.communication.compression, layout) if run.attack.after_encoding else None
         return None if codec is None else UpdateEncoder(codec, second, layout, partitions, allocate)
 
     def __init__(

@@ -310,11 +310,6 @@ class Run(Config):
         return self.attack.omniscient and self.topology.workers > 0
 
     @property
-    def attacks_encoding(self) -> bool:
-        """Whether the attack acts on what is encoded."""
-        return isinstance(self.attack, ByzantineAttack) and self.attack.acts_on == "encoding"
-
-    @property
     def processes(self) -> int:
         """The number of roles, each of which is a process over MPI or ps-lite."""
         topology = self.topology

@@ -245,8 +245,7 @@ def _optimizer(run: Run) -> Iterator[Need]:
         return
     message = f"with train.exchange = {quote(run.train.exchange)} no server keeps its state: leave it out"
     yield Need(OPTIMIZER, "servers", message)
-    message = "the single-process baseline combines no updates: leave it out"
-    yield Need(OPTIMIZER, "messages", message)
+    yield Need(OPTIMIZER, "messages", "the single-process baseline combines no updates: leave it out")
     if mode not in optimizer.modes:
         able = ", ".join(name for name, other in active().of("optimizers").usable().items() if mode in other.modes)
         message = f"{optimizer.kind} is not for train.mode = {quote(mode)}: use one of {able}"
@@ -257,10 +256,10 @@ def _optimizer(run: Run) -> Iterator[Need]:
 
 
 def _compression(run: Run) -> Iterator[Need]:
-    compressor, path = run.communication.compression, ("communication", "compression")
-    if run.attacks_encoding and not (isinstance(compressor, Compressor) and compressor.encodes("update")):
-        message = 'no update is encoded: set communication.compression, or acts_on = "update"'
-        yield Need(("attack", "acts_on"), "", message, (path,))
+    compressor, path, acts_on = run.communication.compression, ("communication", "compression"), ("attack", "acts_on")
+    memory = (*path, "memory")
+    if run.attack.after_encoding and not (isinstance(compressor, Compressor) and compressor.encodes("update")):
+        yield Need(acts_on, "", 'no update is encoded: set communication.compression, or acts_on = "update"', (path,))
     if not isinstance(compressor, Compressor):
         return
     if reason := compressor.obstacle():
@@ -268,15 +267,14 @@ def _compression(run: Run) -> Iterator[Need]:
     message = f"with train.exchange = {quote(run.train.exchange)} sums of updates travel, which no worker can encode "
     yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
-    if run.attacks_encoding and compressor.memory == "ef21":
-        message = 'with memory = "ef21" the difference to an estimate is encoded, not an update: use another memory, '
-        yield Need(("attack", "acts_on"), "", f'{message}or acts_on = "update"', ((*path, "memory"),))
+    if run.attack.after_encoding and compressor.memory == "ef21":
+        yield Need(acts_on, "", "ef21 encodes a difference to an estimate, not an update: use another", (memory,))
     if compressor.direction == "model" and compressor.memory in ("ef21", "nesterov"):
         message = f'{compressor.memory} is a memory of updates, and direction = "model" encodes none: use "residual"'
-        yield Need((*path, "memory"), "", message, ((*path, "direction"),))
+        yield Need(memory, "", message, ((*path, "direction"),))
     if run.train.mode == "async" and compressor.encodes("model") and compressor.memory == "none":
         message = "each worker has a model of its own version, and without a memory it would drift from the server's: "
-        yield Need((*path, "memory"), "", f'{message}use memory = "residual", or direction = "update"', (MODE,))
+        yield Need(memory, "", f'{message}use memory = "residual", or direction = "update"', (MODE,))
 
 
 def _gradients(run: Run) -> Iterator[Need]:
