@@ -41,7 +41,7 @@ def test_points_survive_pickling_with_every_network(name: str) -> None:
     assert pickle.loads(pickle.dumps(points)) == points
 
 
-ALWAYS = {"from_epoch": 0, "every": 1, "on": 1}
+ALWAYS = {"from_epoch": 0, "every": 1, "on": 1, "acts_on": "update"}
 
 
 def test_figure_3_is_what_the_paper_ran() -> None:
