@@ -4,9 +4,10 @@
 
 The roles, the transport and the runtime are those of hpcps. The trainer adds a constant to the model, which takes no
 time. The workers wait at a barrier before they send their packed updates, or before they pack and encode them if the
-case says so. The exchange lasts from then until a worker can read the new model, or until it has adopted it: one in
-every other round. In the former rounds the workers that have the model wait at the barrier before they adopt it. The
-folder in HPCPS_BENCHMARK holds the barrier and `cases.json`, in which the run's seed is the index of the case.
+case says so. There the time of a round begins. It ends, in turn, when a worker can read the new model in place, and in
+the next round when it has adopted the model. In rounds of the first kind, workers that have the model wait at the
+barrier before they adopt it. The folder in HPCPS_BENCHMARK holds the barrier and `cases.json`, in which the run's seed
+is the index of the case.
 """
 
 from __future__ import annotations

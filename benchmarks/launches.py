@@ -97,8 +97,8 @@ class Measured:
     """The results of a launch.
 
     Attributes:
-        rounds: the seconds of every round, by case; empty for a case that was not finished. Of hpcps, every other
-            round: until every worker can read the model in place.
+        rounds: the seconds of each round, by case; empty for a case that was not finished. For hpcps, those of every
+            other round: until every worker can read the model in place.
         problem: why cases were not finished; empty if all were.
         adopted: for hpcps, the seconds of the rounds between, until every worker had adopted the model.
         footprint: the memory of hpcps's ranks, if it was measured.

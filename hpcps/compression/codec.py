@@ -96,8 +96,9 @@ class Codec:
         taken = filled = 0
         for index in np.flatnonzero(mask).tolist():
             block = layout.blocks[index]
-            size = 1 + -(-int(words[taken : taken + 1].view(np.uint32)[0]) // 4)
-            size = size if self._encoded[first + index] else block.size
+            size = block.size
+            if self._encoded[first + index]:
+                size = 1 + -(-int(words[taken : taken + 1].view(np.uint32)[0]) // 4)
             if chosen[index]:
                 filled += self._put(first + index, values[block.offset : block.stop], out[filled:], None)
             else:

@@ -28,7 +28,7 @@ _FRAME = struct.Struct("<4sBBBBI10sQQQIIIIQ")
 
 
 class Peer(NamedTuple):
-    """One process of the run: its role and index. A tuple, because every message is looked up by its peer."""
+    """One process of the run: its role and index. A tuple is hashed and compared fast, which each message needs."""
 
     role: str
     index: int  # type: ignore[assignment]  # not the method of tuples

@@ -79,7 +79,9 @@ def reduction_of(
             'such as compression="fp16", or leave out attack='
         )
     if (encodes or attack is not None) and not average:
-        raise SpecError(f"{'attack=' if attack else 'a compressor'} is for the mean or a rule: use average=True")
+        raise SpecError(
+            f"{'a compressor' if attack is None else 'attack='} is for the mean or a rule: use average=True"
+        )
     if encodes or attack is not None:
         return {
             **table_of(rule or "mean"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from interrupted import model, play, play_through, small
+from interrupted import model, play, play_through, records, small
 
 from hpcps.compression import Codec
 from hpcps.numerics.layout import Layout, private
@@ -148,6 +148,8 @@ def test_every_mode_of_training_ends(train, attack, tmp_path):
     )
     assert play(run, tmp_path)
     assert np.isfinite(model(tmp_path)).all()
+    lines = [line for k in range(3) for line in records(tmp_path, f"worker-{k}") if line["event"] == "round"]
+    assert any(line["blocks_attacked"] for line in lines)
 
 
 @pytest.mark.parametrize("attack", ["gaussian", "alie"])

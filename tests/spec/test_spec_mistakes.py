@@ -161,7 +161,7 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         ),
         (
             ["attack={kind='negative',acts_on='encoding'}", "communication.compression={kind='fp16',memory='ef21'}"],
-            "attack.acts_on: ef21 encodes a difference to an estimate, not an update",
+            "attack.acts_on: ef21 encodes differences: use another memory",
         ),
         (
             ["communication.compression={kind='fp16',memory='ef21',direction='model'}"],

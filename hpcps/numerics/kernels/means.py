@@ -12,7 +12,7 @@ from hpcps.numerics.kernels.places import Table
 MEAN_COLUMNS = 2048
 """Columns whose mean is computed at a time: longer reads of each row, and their sums are in the fastest cache."""
 COLUMNS = 256
-"""The same for votes, which keep more arrays."""
+"""The same for votes and weighted sums, which keep more arrays."""
 
 TOGETHER = 4
 """Rows that are added per pass over the sums."""

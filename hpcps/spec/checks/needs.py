@@ -268,7 +268,7 @@ def _compression(run: Run) -> Iterator[Need]:
     yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
     if run.attack.after_encoding and compressor.memory == "ef21":
-        yield Need(acts_on, "", "ef21 encodes a difference to an estimate, not an update: use another", (memory,))
+        yield Need(acts_on, "", 'ef21 encodes differences: use another memory, or acts_on = "update"', (memory,))
     if compressor.direction == "model" and compressor.memory in ("ef21", "nesterov"):
         message = f'{compressor.memory} is a memory of updates, and direction = "model" encodes none: use "residual"'
         yield Need(memory, "", message, ((*path, "direction"),))
