@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from running_processes import processes, within
 
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
@@ -49,28 +49,6 @@ local_steps = 2
 skip_rate = 0.2
 """
 """An experiment that lasts for minutes: whoever trains costs two seconds at the start, whoever serves nothing."""
-
-
-def within(seconds: float, found: Callable[[], Any], what: str) -> Any:
-    """Poll until something is found."""
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.01)
-    return value
-
-
-def processes(mark: str) -> dict[int, str]:
-    """Find the processes that have a text in their environment or command line, but this one: command line by id."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes()
-            if mark.encode() in (entry / "environ").read_bytes() + command and int(entry.name) != os.getpid():
-                found[int(entry.name)] = command.replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-    return found
 
 
 class Play:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_runs import Play, assert_blamed, assert_quiet, within
+from fault_runs import Play, assert_blamed, assert_quiet
+from running_processes import within
 
 from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory

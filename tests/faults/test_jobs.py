@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_runs import SOON, Play, assert_quiet, within
+from fault_runs import SOON, Play, assert_quiet
+from running_processes import within
 
 from hpcps.records.files import read_lines
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_runs import ENDLESS, MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
+from fault_runs import ENDLESS, MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet
+from running_processes import parent, within
 
 import hpcps
 from hpcps.cli.main import main
@@ -178,11 +179,6 @@ def test_a_server_imports_no_framework() -> None:
         [sys.executable, "-c", SERVER, str(QUICKSTART)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (called.returncode, called.stdout, called.stderr) == (0, "\n", "")
-
-
-def parent(pid: int) -> int:
-    """Return the process that started this one."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def with_rounds(who: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fault_runs import SOON, Play, assert_quiet, hpcps, within
+from fault_runs import SOON, Play, assert_quiet, hpcps
+from running_processes import within
 
 from hpcps.records.collect import collect
 

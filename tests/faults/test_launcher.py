@@ -9,32 +9,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fault_runs import Play, assert_blamed, assert_quiet, within
+from fault_runs import Play, assert_blamed, assert_quiet
+from running_processes import TOPOLOGY, parent, topology_files, within
 
 HOST = re.escape(socket.gethostname())
 TWO = ("--set", "topology.workers=2")
 ENDLESS_ROUND = ("--set", "heterogeneity.delay={kind='constant', seconds=600}")
-TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 
 with_proxy = pytest.mark.skipif(
     not Path(sys.executable).with_name("hydra_pmi_proxy").exists(), reason="another MPI than MPICH"
 )
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def above(play: Play, process: str) -> dict[str, int]:
     """Return the processes above that of a role."""
     guard = parent(play.pid(process))
     return {"guard": guard, "proxy": parent(guard), "mpirun": parent(parent(guard))}
-
-
-def topology_files(proxy: int) -> list[str]:
-    """Return what a proxy has opened in /tmp to tell its ranks of the host."""
-    links = [os.readlink(entry) for entry in Path(f"/proc/{proxy}/fd").iterdir()]
-    return [link for link in links if link.startswith(TOPOLOGY)]
 
 
 @pytest.fixture
@@ -100,7 +90,7 @@ def test_a_killed_proxy_is_named_by_its_host_and_its_file_removed(start: Callabl
     assert play.left() == {}
     what = rf"the launcher's process on {HOST} died, and with it all 3 processes there\n"
     assert re.search(rf"hpcps: run \w+ \(faults\): \w+-\d on {HOST} failed .*: {what}", play.text), play.text
-    assert not Path(file.removesuffix(" (deleted)")).exists()
+    assert not Path(file).exists()
     other.unlink()  # files of other launches stay
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_runs import Play, within
+from fault_runs import Play
+from running_processes import within
 
 from hpcps.records.files import read_lines
 from hpcps.records.locate import run_folder

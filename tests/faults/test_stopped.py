@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fault_runs import MIDDLE, SOON, Play, assert_quiet, hpcps, processes, within
+from fault_runs import MIDDLE, SOON, Play, assert_quiet, hpcps
+from running_processes import processes, within
 
 from hpcps.cli.main import main
 from hpcps.records.files import read_lines

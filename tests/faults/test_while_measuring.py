@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fault_runs import Play, assert_blamed, assert_quiet, within
+from fault_runs import Play, assert_blamed, assert_quiet
+from running_processes import within
 
 RECORDS = 10_000 * 3073
 """Bytes of each file of CIFAR-10."""

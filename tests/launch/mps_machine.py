@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from environments import ROOT
+from running_processes import alive, within
 
 from hpcps.launch import mps
 from hpcps.launch.plan import Plan, PlannedRun, Rank
@@ -136,20 +136,6 @@ class Machine:
             member.kill()
         for pid in self.daemons():
             os.kill(pid, signal.SIGKILL)
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def within(seconds, found, what):
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.01)
 
 
 @contextmanager

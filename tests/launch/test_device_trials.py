@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
 from cluster import make_cluster
 from environments import ROOT, interpreter
+from running_processes import processes, within
 
 from hpcps.launch.plan import UNTRIED
 
@@ -120,10 +119,7 @@ def test_ranks_on_the_hosts_of_a_launch_try_it(tmp_path):
 def test_a_trial_on_hosts_hangs_no_longer_than_its_deadline(tmp_path):
     found = try_on_hosts(tmp_path, ("hangs", [1, 1], "Trying", "hangs", 4, "topology.workers=1"))
     assert found["hangs"][0] == "through MPI between node1 and node2: mpirun does not answer within 4 s"
-    deadline = time.monotonic() + 60
-    while left := ranks_of(tmp_path):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    within(60, lambda: not processes(str(tmp_path)), lambda: processes(str(tmp_path)))
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has NVIDIA's driver")
@@ -132,16 +128,3 @@ def test_hosts_are_asked_for_a_device_only_if_the_run_demands_one(tmp_path):
     found = try_on_hosts(tmp_path, ("auto", [1, 1], "", "", 60, *auto), ("cuda", [1, 1], "", "", 60, *cuda))
     assert found["auto"][0] == UNTRIED
     assert found["cuda"][0] == "through MPI between node1 and node2: there is no NVIDIA driver"
-
-
-def ranks_of(folder):
-    """Return the command lines of the ranks of trials in a folder."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if "hpcps.launch.doctor.ranks" in words and str(folder) in words:
-            found.append(words)
-    return found

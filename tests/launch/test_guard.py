@@ -3,10 +3,9 @@
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+from running_processes import alive, within
 
 from hpcps.launch.cause import ProcessDeath, lost_guards, read_death
 from hpcps.launch.guard import LostGuards
@@ -78,10 +77,7 @@ def test_a_process_that_loses_its_guard_ends_and_leaves_a_trace(guarded, tmp_pat
     file = tmp_path / "lost" / "file"
     assert file.read_bytes() == b""
     process.kill()
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    within(20, lambda: not alive(pid), "its end")
     assert file.read_bytes()
 
 

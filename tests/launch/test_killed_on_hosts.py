@@ -5,13 +5,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cluster import make_cluster
 from environments import interpreter
+from running_processes import parent, processes, topology_files, within
 
 ENDLESS = """
 name = "hosts"
@@ -31,23 +31,6 @@ batch_size = 16
 """
 
 
-def parent(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def mine(tmp_path):
-    """Find the processes of this launch: their ids."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"{tmp_path}/results".encode() in text:
-            found.append(int(entry.name))
-    return found
-
-
 @pytest.fixture
 def play(tmp_path):
     """Start a run on two hosts, two roles on each; return the process and the first lines of the records."""
@@ -60,13 +43,14 @@ def play(tmp_path):
         [*cluster.enter, *command], env=cluster.of_job, cwd=tmp_path, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 100
-    while len(first := firsts(tmp_path)) < 4:
+
+    def begun():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield process, first
-    for pid in mine(tmp_path):
+        return len(firsts(tmp_path)) == 4
+
+    within(100, begun, "the start of all four")
+    yield process, firsts(tmp_path)
+    for pid in processes(f"{tmp_path}/results"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=90)
@@ -91,15 +75,7 @@ def test_a_launchers_process_that_was_killed_there_is_named(play, tmp_path):
     assert process.returncode == 1, output
     end = "the launcher's process on node2 died, and with it all 2 processes there"
     assert re.search(rf"hpcps: run \w+ \(hosts\): \w+-\d on node2 failed .*: {end}\n", output), output
-    deadline = time.monotonic() + 20
-    while mine(tmp_path):
-        assert time.monotonic() < deadline, mine(tmp_path)
-        time.sleep(0.05)
+    within(20, lambda: not processes(f"{tmp_path}/results"), lambda: processes(f"{tmp_path}/results"))
     assert len(files) == 4
     for name, (file,) in files.items():
         assert not Path(file).exists(), f"of {name}"
-
-
-def topology_files(proxy):
-    links = [os.readlink(entry) for entry in Path(f"/proc/{proxy}/fd").iterdir()]
-    return [link.removesuffix(" (deleted)") for link in links if link.startswith("/tmp/hydra_hwloc_xmlfile_")]

@@ -8,11 +8,11 @@ import stat
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from cluster import make_cluster
 from environments import ROOT, interpreter
+from running_processes import processes, within
 
 PBS = ROOT / "launcher" / "pbs"
 SMALL = (
@@ -73,19 +73,6 @@ def runs(tmp_path):
     return sorted((tmp_path / "results" / "fig3_sync_single_validator" / "runs").glob("*"))
 
 
-def processes_of(tmp_path):
-    """Find what still runs with a file below `tmp_path` among its arguments."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            arguments = entry.read_bytes()
-        except OSError:
-            continue
-        if str(tmp_path).encode() in arguments:
-            found.append(arguments)
-    return found
-
-
 def test_on_several_hosts_without_ssh(job, tmp_path):
     """Everybody can read the results if the profile says so, whatever umask PBS starts a process with."""
     cluster = make_cluster(tmp_path, hosts=3)
@@ -105,18 +92,19 @@ def test_on_several_hosts_without_ssh(job, tmp_path):
 
 def test_a_deleted_job_ends_with_its_processes(job, tmp_path):
     process = job(ONLY="0", ARGS=f"{SMALL} --set train.epochs=5000")
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("results/*/runs/*/records/validator-0.jsonl")):
+
+    def begun():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        return list(tmp_path.glob("results/*/runs/*/records/validator-0.jsonl"))
+
+    within(60, begun, "the first record")
     told = time.monotonic()
     process.send_signal(signal.SIGTERM)
     status, output = finish(process)
     assert status == 143, output
     # PBS gives a job ten seconds between TERM and KILL.
     assert time.monotonic() - told < 9
-    assert processes_of(tmp_path) == []
+    assert processes(str(tmp_path)) == {}
     assert not list(tmp_path.glob("results/*/runs/*/DONE"))
 
 

@@ -6,10 +6,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from running_processes import processes, within
 from two_hosts import TwoHosts
 
 from hpcps.errors import LaunchError
@@ -70,24 +70,6 @@ def start(tmp_path):
                 stream.close()
 
 
-def left(tmp_path):
-    mark = str(tmp_path).encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += [entry.parent.name] * (mark in entry.read_bytes())
-        except OSError:
-            continue
-    return found
-
-
-def gone(tmp_path, seconds=10.0):
-    until = time.monotonic() + seconds
-    while left(tmp_path):
-        assert time.monotonic() < until, "a process is left"
-        time.sleep(0.02)
-
-
 def test_each_gets_its_rank(start, tmp_path):
     process = start([(2, "localhost", "worker"), (1, "localhost", "server")], {"worker": "", "server": ""})
     output, _ = process.communicate(timeout=90)
@@ -100,7 +82,7 @@ def test_the_first_failure_ends_all(start, tmp_path):
     process = start([(2, "localhost", "sleeps"), (1, "localhost", "fails")], programs)
     process.communicate(timeout=90)
     assert process.returncode == 137
-    assert not left(tmp_path)
+    assert not processes(str(tmp_path))
 
 
 def test_who_is_told_to_stop_may_end_by_itself(start, tmp_path):
@@ -122,7 +104,7 @@ def test_none_outlives_a_starter_that_is_killed(start, tmp_path):
     process = start([(2, "localhost", "sleeps")], {"sleeps": "time.sleep(100)"})
     process.stdout.readline()
     process.kill()
-    gone(tmp_path)
+    within(10, lambda: not processes(str(tmp_path)), lambda: processes(str(tmp_path)))
 
 
 def test_what_an_agent_started_ends_with_its_input(start, tmp_path):
@@ -141,13 +123,10 @@ time.sleep(100)"""
     process.stdout.readline()
     process.stdin.write(chr(signal.SIGUSR1))
     process.stdin.flush()
-    until = time.monotonic() + 10
-    while not (tmp_path / "heard").exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    within(10, (tmp_path / "heard").exists, "the signal")
     process.stdin.close()
     assert process.wait(20) != 0
-    gone(tmp_path)
+    within(10, lambda: not processes(str(tmp_path)), lambda: processes(str(tmp_path)))
 
 
 def test_nobody_believes_a_scheduler_that_is_gone(tmp_path):

@@ -5,11 +5,11 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from installed import BACKEND
+from running_processes import alive, within
 from typed import hpcps
 
 from hpcps.cli.main import main
@@ -126,18 +126,10 @@ def test_a_plugin_that_never_ends_ends_although_its_command_was_killed(tmp_path)
     (tmp_path / "experiment.toml").write_text(FILE + 'plugins = ["mine.py"]\n')
     code = "import hpcps.registry.trial as t; t.LIMIT = 2.0; from hpcps.cli.main import main; main()"
     command = subprocess.Popen([sys.executable, "-c", code, "check", "experiment.toml"], cwd=tmp_path)
-    wait_for((tmp_path / "pid").exists)
+    within(60, (tmp_path / "pid").exists, "the child")
     command.kill()
     command.wait()
-    child = Path("/proc") / (tmp_path / "pid").read_text()
-    wait_for(lambda: not child.exists() or child.joinpath("stat").read_text().split()[2] == "Z")
-
-
-def wait_for(found):
-    deadline = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    within(60, lambda: not alive((tmp_path / "pid").read_text()), "the end of the child")
 
 
 def test_a_plugin_is_tried_once_for_each_text_and_leaves_no_process(tmp_path, capfd):
@@ -157,20 +149,9 @@ if os.getpid() == {os.getpid()}:
     assert capfd.readouterr().out == "loud\n", "what the trial prints is dropped"
     (trial, left), (own, _) = (map(int, line.split()) for line in marks.read_text().splitlines())
     assert own == os.getpid() != trial
-    deadline = time.monotonic() + 30
-    while running(left) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(left)
+    within(30, lambda: not alive(left), "the end of what the trial started")
     load_experiment(tmp_path / "experiment.toml")
     assert len(marks.read_text().splitlines()) == 2
-
-
-def running(pid):
-    """Whether a process runs; one that has ended may wait for its parent."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def refused(capfd, folder, plugins, expected, commands=("check",)):

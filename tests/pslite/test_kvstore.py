@@ -7,13 +7,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from running_processes import within
 from threads import Cluster, free_port
 
 from hpcps.errors import LaunchError, RunError
@@ -385,9 +385,7 @@ def test_ctrl_c_ends_a_node_that_waits_without_a_traceback():
     command = ["env", "--default-signal=INT", sys.executable, "-m", "hpcps.kvstore"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as node:
         try:
-            deadline = time.monotonic() + 60
-            while not listens(port) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            within(60, lambda: listens(port), "a node that listens")
             node.send_signal(signal.SIGINT)
             said = node.communicate(timeout=60)[1]
         finally:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zmq
 from mutation import SAMPLES, mutated, mutated_data
+from running_processes import within
 from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
@@ -32,13 +33,6 @@ BEATING = {"heartbeat_interval": 0.2, "heartbeat_timeout": 2.0}
 
 def vector(value, size=1000):
     return np.full(size, value, np.float32)
-
-
-def wait_until(condition, seconds=40.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def listening(port):
@@ -147,10 +141,10 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
         kv.init(key, vector(7))
         lost = first.node.id
         first.node.abandon()
-        wait_until(lambda: [death.node.id for death in scheduler.deaths()] == [lost])
+        within(40, lambda: [death.node.id for death in scheduler.deaths()] == [lost], "the death of one")
         third, served_again = cluster.server()
-        wait_until(lambda: kv.node.nodes[lost].is_recovery)
-        wait_until(lambda: third.node.id == lost)
+        within(40, lambda: kv.node.nodes[lost].is_recovery, "its recovery")
+        within(40, lambda: third.node.id == lost, "the third's place")
         with pytest.raises(RunError, match="no such key"):
             kv.pull(key, vector(0))
         kv.push(key, vector(9))  # the first push of a key, as in init
@@ -212,12 +206,12 @@ def test_nobody_takes_the_id_of_a_node_unless_the_scheduler_says_so():
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(f"tcp://127.0.0.1:{server.node.me.port}")
         socket.send(encode(Meta(head=2, request=True, simple_app=True, app=0, customer=0, timestamp=1)))
-        wait_until(lambda: 9 in server.node._members.sockets.incoming._held)
+        within(40, lambda: 9 in server.node._members.sockets.incoming._held, "a held message")
         for _ in range(20):
             assert float(client.pull(0, vector(0))[0]) == 7.0
         assert not server._stopped.is_set(), "it has obeyed a forged order to stop"
         server.node._receiver.post(lambda: server.node._members.sockets.incoming.replaced(9))
-        wait_until(server._stopped.is_set)
+        within(40, server._stopped.is_set, "its stop")
     client.node.stop()
     served.result(60)
 
@@ -345,7 +339,7 @@ def test_one_node_too_many_is_told_at_once():
     _, ended = cluster.scheduler()
     workers = [cluster.pool.submit(Client, cluster.settings(NodeRole.WORKER)) for _ in range(2)]
     began = time.monotonic()
-    wait_until(lambda: any(worker.done() for worker in workers))
+    within(40, lambda: any(worker.done() for worker in workers), "an answer")
     assert time.monotonic() - began < 20
     refused, first = sorted(workers, key=lambda worker: not worker.done())
     with pytest.raises(
@@ -451,7 +445,11 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
             socket.connect(f"tcp://127.0.0.1:{worker.port}")
         for name in (b"ps8", b"ps77"):
             speakers[name].send(encode(Meta(head=0, body=name, timestamp=0)))
-        wait_until(lambda: node.dropped.counts and 8 in node._members.sockets.incoming._held)
+        within(
+            40,
+            lambda: node.dropped.counts and 8 in node._members.sockets.incoming._held,
+            "a dropped and a held message",
+        )
         host, port = "127.0.0.1", cluster.common["root_port"]
         everyone = (
             NodeInfo(NodeRole.WORKER, host, worker.port, 9),
@@ -460,7 +458,7 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
         )
         speakers[b"ps1"].send(encode(Meta(control=Control(Command.ADD_NODE, everyone), timestamp=0)))
         speakers[b"ps1"].send(encode(Meta(control=Control(Command.BARRIER), app=0, customer=0, timestamp=1)))
-        wait_until(lambda: delivered)
+        within(40, lambda: delivered, "a delivery")
         node.abandon()
         for socket in speakers.values():
             socket.close()
