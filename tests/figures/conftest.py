@@ -2,37 +2,24 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.records.collect import collect
 
-ASYNCHRONOUS = """
-name = "real"
-[topology]
-servers = 2
-workers = 4
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 400
-test_limit = 100
-[train]
-mode = "async"
-epochs = 4
-batch_size = 8
-local_steps = 2
-[communication]
-skip_rate = 0.2
-[validation]
-rule = { kind = "zeno++" }
-[attack]
-kind = "negative"
-scale = 2
-rate = 0.3
-"""
+ASYNCHRONOUS = {
+    "topology.servers": 2,
+    "topology.workers": 4,
+    "data.limit": 400,
+    "train.mode": "async",
+    "train.epochs": 4,
+    "train.local_steps": 2,
+    "communication.skip_rate": 0.2,
+    "validation.rule.kind": "zeno++",
+    "attack.kind": "negative",
+    "attack.scale": 2,
+    "attack.rate": 0.3,
+}
 
 
 @pytest.fixture
@@ -45,6 +32,6 @@ def empty_files(monkeypatch):
 def asynchronous_run(tmp_path_factory):
     """The table of a real asynchronous run of zeno++ under attack, small, in this process."""
     folder = tmp_path_factory.mktemp("real")
-    (folder / "real.toml").write_text(ASYNCHRONOUS)
+    (folder / "real.toml").write_text(small_experiment("real", ASYNCHRONOUS))
     assert main(["run", str(folder / "real.toml"), "--results", str(folder)]) == 0
     return collect(folder / "real").table

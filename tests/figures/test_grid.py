@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
@@ -191,23 +192,8 @@ def test_keys_are_left_out_unless_they_distinguish():
     assert list(short_names(given, {"f"}, lambda group: len(group) > 1).values()) == ["krum f 1", "krum f 3", "median"]
 
 
-SPEC = """
-name = "small_grid"
-[topology]
-workers = 7
-validators = 0
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 200
-test_limit = 50
-[train]
-epochs = 1
-batch_size = 8
-local_steps = 2
+KEYS = {"topology.workers": 7, "topology.validators": 0, "train.epochs": 1, "train.local_steps": 2}
+POINTS = """
 [[sweep]]
 attack = [{ kind = "negative", scale = 6, scope = "worker" }, { kind = "random", scale = 1, scope = "worker" }]
 [[sweep]]
@@ -218,7 +204,7 @@ attack = [{ kind = "negative", scale = 6, scope = "worker" }, { kind = "random",
 
 @pytest.mark.usefixtures("empty_files")
 def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
-    (tmp_path / "small_grid.toml").write_text(SPEC)
+    (tmp_path / "small_grid.toml").write_text(small_experiment("small_grid", KEYS, POINTS))
     assert main(["run", str(tmp_path / "small_grid.toml"), "--results", str(tmp_path)]) == 0
     capsys.readouterr()
     assert main(["plot", "grid", str(tmp_path / "small_grid"), "--set", "heading=false"]) == 0

@@ -12,23 +12,16 @@ import pytest
 from cluster import make_cluster
 from environments import interpreter
 from running_processes import parent, processes, topology_files, within
+from small_experiment import small_experiment
 
-ENDLESS = """
-name = "hosts"
-[topology]
-workers = 1
-servers = 3
-validators = 0
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 320
-test_limit = 32
-[train]
-epochs = 20_000
-batch_size = 16
-"""
+ENDLESS = {
+    "topology.workers": 1,
+    "topology.servers": 3,
+    "topology.validators": 0,
+    "transport.kind": "mpi",
+    "data.limit": 320,
+    "train.epochs": 20_000,
+}
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ def play(tmp_path):
     """Start a run on two hosts, two roles on each; return the process and the first lines of the records."""
     cluster = make_cluster(tmp_path, hosts=2)
     (tmp_path / "nodefile").write_text("node1\nnode1\nnode2\nnode2\n")
-    (tmp_path / "hosts.toml").write_text(ENDLESS)
+    (tmp_path / "hosts.toml").write_text(small_experiment("hosts", ENDLESS))
     command = [interpreter("mpich"), "-m", "hpcps", "run", tmp_path / "hosts.toml"]
     command += ["--hostfile", tmp_path / "nodefile", "--results", tmp_path / "results"]
     process = subprocess.Popen(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from running_processes import processes, within
+from small_experiment import small_experiment
 from two_hosts import TwoHosts
 
 from hpcps.errors import LaunchError
@@ -17,26 +18,15 @@ from hpcps.launch.plan import Plan
 from hpcps.transport.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
-SMALL = """
-name = "small"
-[topology]
-workers = 1
-servers = 2
-[transport]
-kind = "pslite"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 320
-test_limit = 32
-[train]
-epochs = 2
-batch_size = 16
+SMALL = small_experiment(
+    "small",
+    {"topology.workers": 1, "topology.servers": 2, "transport.kind": "pslite", "data.limit": 320},
+    """
 [[sweep]]
 "train.mode" = ["sync", "async"]
 "validation.rule" = [{ kind = "zeno" }, { kind = "zeno++" }]
-"""
+""",
+)
 # Each line is one write: without a buffer, print() writes a line in pieces, and those of two processes may mix.
 SAY = (
     "import os, sys, time; say = lambda line: os.write(1, f'{line}\\n'.encode()); "

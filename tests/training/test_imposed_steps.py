@@ -6,36 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_experiment import small_experiment
 
 from hpcps.records.collect import collect
 
 sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 from simulated import constant, simulate, spec
 
-EXPERIMENT = """
-name = "imposed"
-
-[topology]
-validators = 0
-workers = 2
-
-[model]
-name = "mlp"
-
-[data]
-name = "digits"
-limit = 64
-test_limit = 20
-shards = 2
-
-[train]
-mode = "async"
-epochs = 8                      # of 2 steps, of worker 0
-batch_size = 16
-
-[validation]
-rule = { kind = "naive_async" }
-
+KEYS = {
+    "topology.validators": 0,
+    "data.limit": 64,
+    "data.test_limit": 20,
+    "data.shards": 2,
+    "train.mode": "async",
+    "train.epochs": 8,  # of 2 steps, of worker 0
+    "train.batch_size": 16,
+    "validation.rule.kind": "naive_async",
+}
+CLASSES = """
 [[heterogeneity.classes]]
 name = "fast"
 workers = [0]
@@ -54,7 +42,7 @@ TRANSPORTS = {
 
 
 def rounds_of(folder: Path, *settings: str) -> Any:
-    (folder / "imposed.toml").write_text(EXPERIMENT)
+    (folder / "imposed.toml").write_text(small_experiment("imposed", KEYS, CLASSES))
     command = [sys.executable, "-m", "hpcps", "run", "imposed.toml", "--results", folder]
     command += [word for each in settings for word in ("--set", each)]
     subprocess.run(command, cwd=folder, check=True, timeout=240)
