@@ -140,8 +140,8 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
 
 
 def test_a_run_that_is_out_of_time_goes_on_in_the_next_job(slurm, submit, tmp_path):
-    """For real, with a minute of walltime of which all but some seconds are kept in reserve."""
-    arguments = f"{SMALL} --set train.epochs=5000 --set checkpoint.margin=42 --set checkpoint.successors=1"
+    """For real, with a minute of walltime, of which more than half is kept in reserve."""
+    arguments = f"{SMALL} --set train.epochs=5000 --set checkpoint.margin=36 --set checkpoint.successors=1"
     number = submit("sync_single_validator.sh", "--nodes=4", "--time=1", ONLY="0", arguments=arguments)
     first = slurm.finish(number)
     assert (first["JobState"], first["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
