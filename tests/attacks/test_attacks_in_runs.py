@@ -1,21 +1,16 @@
 """What attacks and their schedules do to whole runs in one process."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+import simulated
+import toy_trainers
+from interrupted import model, play, play_through, records, small
 
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.packer import Packer
 from hpcps.spec.checks import contradictions
-
-sys.path.append(str(Path(__file__).parents[1] / "simulation"))
-import simulated
-import toy_trainers
-from interrupted import model, play, play_through, records, small
 
 ALL = {"participation": 1.0, "skip_rate": 0.0}
 RULES = {name: rule.mode for name, rule in active().of("rules").items()}

@@ -7,18 +7,16 @@ import textwrap
 import time
 from pathlib import Path
 
+import bars
+import byzfl_peer
+import machine
+import processes
 import pytest
+import suite
+from launches import seconds_of
+from processes import TRIES, Command, MeasurementError, PortTakenError, on_free_ports, run_together
 
 HERE = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(HERE))
-
-import bars  # noqa: E402
-import byzfl_peer  # noqa: E402
-import machine  # noqa: E402
-import processes  # noqa: E402
-import suite  # noqa: E402
-from launches import seconds_of  # noqa: E402
-from processes import TRIES, Command, MeasurementError, PortTakenError, on_free_ports, run_together  # noqa: E402
 
 
 def python(code, name=""):

@@ -3,17 +3,12 @@
 import importlib
 import socket
 import sys
-from pathlib import Path
 
+import bars
 import pytest
-
-HERE = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(HERE))
-
-import bars  # noqa: E402
-from exchanges import OURS, Exchange  # noqa: E402
-from launches import Setting  # noqa: E402
-from processes import ROOT, Command, free_port  # noqa: E402
+from exchanges import OURS, Exchange
+from launches import Setting
+from processes import ROOT, Command, free_port
 
 
 @pytest.fixture

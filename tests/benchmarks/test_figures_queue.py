@@ -7,19 +7,18 @@ import time
 from functools import partial
 from pathlib import Path
 
+import archive
+import figures
+import mps
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
-import archive  # noqa: E402
-import figures  # noqa: E402
-import mps  # noqa: E402
+import hpcps
+from hpcps.records.files import read_lines
+from hpcps.records.table import read_table
+from hpcps.spec.load import load_experiment
 
-import hpcps  # noqa: E402
-from hpcps.records.files import read_lines  # noqa: E402
-from hpcps.records.table import read_table  # noqa: E402
-from hpcps.spec.load import load_experiment  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 EXPERIMENT = """
 name = "one"

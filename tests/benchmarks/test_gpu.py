@@ -3,21 +3,16 @@
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
+import bars
+import device_rules
+import gpu
+import gpu_report
+import gpu_runs
 import pytest
+from processes import MeasurementError
 
-HERE = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(HERE))
-
-import bars  # noqa: E402
-import device_rules  # noqa: E402
-import gpu  # noqa: E402
-import gpu_report  # noqa: E402
-import gpu_runs  # noqa: E402
-from processes import MeasurementError  # noqa: E402
-
-from hpcps.spec.load import load_experiment  # noqa: E402
+from hpcps.spec.load import load_experiment
 
 RUN = load_experiment(gpu_runs.EXPERIMENT).points[0].run
 ROUNDS = 6

@@ -7,19 +7,17 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import bars
+import growth_report
 import pytest
+import round_report
+import suite
+from barrier import Barrier
+from exchanges import OURS, Exchange
+from launches import Case, Setting, measure
+from processes import Command, run_together
 
 HERE = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(HERE))
-
-import bars  # noqa: E402
-import growth_report  # noqa: E402
-import round_report  # noqa: E402
-import suite  # noqa: E402
-from barrier import Barrier  # noqa: E402
-from exchanges import OURS, Exchange  # noqa: E402
-from launches import Case, Setting, measure  # noqa: E402
-from processes import Command, run_together  # noqa: E402
 
 
 def test_nobody_leaves_a_meeting_before_the_last_one_has_come(tmp_path):

@@ -1,22 +1,17 @@
 """The page that compares our rules and attacks with those of other libraries is what was measured, and still holds."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
-from docs_repository import ROOT
+from comparison.inputs import Input, all_inputs, digest
+from comparison.libraries import LIBRARIES
+from comparison.measured import fingerprints
+from comparison.ours import result
+from comparison.pairs import PAIRS
+from generate import rules
 
-sys.path[:0] = [path for path in map(str, (ROOT / "docs", ROOT / "benchmarks")) if path not in sys.path]
-
-from comparison.inputs import Input, all_inputs, digest  # noqa: E402
-from comparison.libraries import LIBRARIES  # noqa: E402
-from comparison.measured import fingerprints  # noqa: E402
-from comparison.ours import result  # noqa: E402
-from comparison.pairs import PAIRS  # noqa: E402
-from generate import rules  # noqa: E402
-
-from hpcps.registry import installed  # noqa: E402
+from hpcps.registry import installed
 
 AGAIN = "run `make peers`, and read what changed in docs/rules.md"
 

@@ -12,10 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running_processes import status, within
-
-sys.path.append(str(Path(__file__).parents[1] / "launch"))
 from environments import DIALECTS, ROOT, interpreter
+from running_processes import status, within
 
 from hpcps.cli.main import main
 from hpcps.launch import detect

@@ -5,7 +5,6 @@ import hashlib
 import json
 import pickle
 import random
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile import mutated, wrong_lines, wrong_value
 from scipy.io import savemat
 from small_experiment import small_experiment
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
-from hostile import mutated, wrong_lines, wrong_value
 
 from hpcps.cli.main import main
 from hpcps.data.files.formats import PickleError, read_batch, read_idx

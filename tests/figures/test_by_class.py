@@ -1,13 +1,9 @@
 """The accuracy by class and the confusion matrix, of an evaluator's records and of what `hpcps evaluate` writes."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
 from invented import ATTACKS, invent
 
 from hpcps.figures.drawing import figures

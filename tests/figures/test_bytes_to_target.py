@@ -1,12 +1,9 @@
 """Bytes to a target and modelled time, against the same numbers computed from the table by hand."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from small_experiment import small_experiment
 
 from hpcps.cli.main import main

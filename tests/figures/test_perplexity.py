@@ -2,12 +2,8 @@
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from small_experiment import small_experiment
 
 from hpcps.cli.main import main

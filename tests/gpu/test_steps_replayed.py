@@ -4,7 +4,6 @@ On a GPU they are compared with those of the same GPU that are not recorded. Tor
 too (`prepare_device`), and a graph launches the kernels that it was recorded from, so nothing may differ.
 """
 
-import sys
 import threading
 from pathlib import Path
 
@@ -14,16 +13,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
+from training_examples import make_run, parameters
+from zoo import SIZES
 
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
 from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import Gpu
 from hpcps.training.pytorch.step import WARM_UP
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-from training_examples import make_run, parameters
-from zoo import SIZES
 
 DIGITS = {"name": "digits"}
 SYNTHETIC = {"name": "synthetic", "limit": 96, "test_limit": 32, "shards": 3}

@@ -1,21 +1,16 @@
 """Whole runs with a policy of local steps: in one process and in virtual time."""
 
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupted import model, play, records, small
+from simulated import constant, simulate, spec
 
 from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.identity import run_id
-
-TESTS = Path(__file__).parents[1]
-sys.path.append(str(TESTS / "simulation"))
-from interrupted import model, play, records, small  # noqa: E402
-from simulated import constant, simulate, spec  # noqa: E402
 
 
 def esync(**keys):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "figures"))
 from invented import ATTACKS, invent
 
 from hpcps.cli.main import main

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from browser import Opened, browser
-
-sys.path.append(str(Path(__file__).parents[1] / "figures"))
 from invented import ATTACKS, invent
 
 from hpcps.cli.main import main

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated import constant, simulate, spec
 from small_experiment import small_experiment
 
 from hpcps.records.collect import collect
-
-sys.path.append(str(Path(__file__).parents[1] / "simulation"))
-from simulated import constant, simulate, spec
 
 KEYS = {
     "topology.validators": 0,
