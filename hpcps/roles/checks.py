@@ -53,11 +53,6 @@ def wrong_rate(message: Message) -> str | None:
     return None if right else f"its learning rate is {str(rate)[:40]}"
 
 
-def rate_of(message: Message) -> float:
-    """Return the learning rate in a checked note; 0 if it has none."""
-    return float(message.note.get("rate", 0.0))
-
-
 def rejection(source: Peer, reason: str) -> Record:
     """Return the record of a message that was refused as a whole."""
     return Record("rejected", {"reason": reason, "sender": str(source), "blocks": None})

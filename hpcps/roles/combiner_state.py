@@ -38,6 +38,18 @@ class Tally:
         self.rejected += other.rejected
         self.turned += other.turned
 
+    def fields(self) -> dict[str, object]:
+        """Return the fields of the record of a round, without `turned`."""
+        return {
+            "received_pairs": self.received,
+            "sent_pairs": self.sent,
+            "skipped_pairs": self.received - self.sent,
+            "accepted_pairs": self.accepted,
+            "accepted_sent_pairs": self.accepted_sent,
+            "rejected_blocks": self.rejected,
+            "acceptance_rate": self.acceptance_rate,
+        }
+
     def state(self) -> State:
         """Return the counts, for a checkpoint."""
         return State(facts=asdict(self))

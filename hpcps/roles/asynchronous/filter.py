@@ -8,46 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
-from hpcps.protocol.messages import Kind, Message, Peer
-from hpcps.roles.checks import rate_of
+from hpcps.roles.asynchronous.log import LogEntry
 from hpcps.roles.combiner_state import RuleState, Tally
 from hpcps.rules import AsyncContext, AsyncRule
 from hpcps.rules.combining import decide_received
-
-
-@dataclass(frozen=True)
-class UpdateHeader:
-    """A worker's message at the end of a cycle; an update without a mask is empty.
-
-    Attributes:
-        request: which of the worker's requests it is.
-        absent: whether there is no update.
-        answered: whether the worker waits for the model.
-        base: the model version that the update was made from.
-        rate: the learning rate of its local step; see `LogEntry`.
-    """
-
-    worker: Peer
-    request: int
-    absent: bool = False
-    answered: bool = True
-    base: int = 0
-    mask: Mask | None = None
-    payload: Vector | None = None
-    rate: float = 0.0
-
-    @staticmethod
-    def of(message: Message) -> UpdateHeader:
-        """Return the header of a checked message; its worker does not change the payload before it is answered."""
-        return UpdateHeader(
-            message.sender,
-            message.round,
-            absent=message.kind is Kind.ABSENT,
-            base=message.version,
-            mask=message.mask,
-            payload=message.payload,
-            rate=rate_of(message),
-        )
 
 
 @dataclass(frozen=True)
@@ -55,14 +19,14 @@ class FilteredUpdate:
     """The result of a filter.
 
     Attributes:
-        header: the update.
+        entry: the update.
         applied: the blocks that are applied to the model `[B]`.
         rejected: the sent blocks that are rejected because they are not finite `[B]`.
         tally: the counts.
         rate: its learning rate, multiplied by alpha.
     """
 
-    header: UpdateHeader
+    entry: LogEntry
     applied: Mask
     rejected: Mask
     tally: Tally
@@ -86,7 +50,7 @@ class UpdateFilter:
 
     def __call__(
         self,
-        header: UpdateHeader,
+        entry: LogEntry,
         alpha: float,
         reference: Vector | None = None,
         loss: Callable[[Vector], float] | None = None,
@@ -94,14 +58,14 @@ class UpdateFilter:
         """Filter an update.
 
         Args:
-            header: the update.
+            entry: a worker's update; it is empty without a mask.
             alpha: the factor that scales the update.
             reference: the validator's own update `[d]`, if the rule needs it.
             loss: returns the loss of an update on the validator's data, if the rule needs it.
         """
         layout = self._layout
-        sent = header.mask if header.mask is not None else np.zeros(len(layout.blocks), np.bool_)
-        payload = self.update[:0] if header.payload is None or not header.payload.size else header.payload
+        sent = entry.mask if entry.mask is not None else np.zeros(len(layout.blocks), np.bool_)
+        payload = self.update[:0] if entry.payload is None or not entry.payload.size else entry.payload
         context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)
         decision, rejected = decide_received(self._rule, payload, context, self.update)
         sent = sent & ~rejected
@@ -116,4 +80,4 @@ class UpdateFilter:
             rejected=int(rejected.sum()),
             turned=int(decision.negated.sum()),
         )
-        return FilteredUpdate(header, decision.applied, rejected, tally, header.rate * alpha)
+        return FilteredUpdate(entry, decision.applied, rejected, tally, entry.rate * alpha)

@@ -11,10 +11,12 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import DeviceVector, empty_like, pack
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
+from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import SERVER_0, Roster, shards_of
-from hpcps.roles.checks import rate_of, rejection, wrong_rate
+from hpcps.roles.checks import rejection, wrong_rate
 from hpcps.roles.events import Effect, Finish, Send, Stage
 from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
 UPDATES = (Kind.APPLY, Kind.UPDATE)
@@ -75,13 +77,21 @@ class LogEntry:
         )
 
     @staticmethod
-    def of(message: Message) -> LogEntry:
+    def of(message: Message, decoder: UpdateDecoder, whole: Partition) -> LogEntry:
         """Return the entry in a message.
 
+        Args:
+            message: the message.
+            decoder: decodes a worker's update.
+            whole: the elements of the update.
+
         Raises:
-            ValueError: its note is wrong; the reason in one line.
+            ValueError: its note or its blocks are wrong; the reason in one line.
         """
-        if reason := wrong_rate(message):
+        payload, reason = message.payload, None
+        if message.kind is Kind.UPDATE:
+            payload, reason = decoder(message, whole)
+        if reason := reason or wrong_rate(message):
             raise ValueError(reason)
         epoch, worker, request = (message.note.get(name, 0) for name in ("epoch", "worker", "request"))
         if not all(isinstance(number, int) and number >= 0 for number in (epoch, worker, request)):
@@ -93,7 +103,7 @@ class LogEntry:
             reader = Peer("worker", worker)
         return LogEntry(
             message.kind, message.sender, message.round, reader, request, message.version, epoch,
-            message.mask, message.payload, rate=rate_of(message),
+            message.mask, payload, rate=float(message.note.get("rate", 0.0)),
         )  # fmt: skip
 
     def fields(self) -> dict[str, object]:

@@ -166,25 +166,23 @@ class AsyncServer(MessagingRole):
         if message.round < expected:
             yield rejection(source, f"a second or late message (of request {message.round})")
             return
-        if message.round > expected:
-            reason: str | None = f"it is of request {message.round}"
-        elif message.kind is Kind.UPDATE and not self._roster.validators:
-            values, reason = shard.decoder(message, shard.whole)
-            message = replace(message, payload=values)
-        else:
-            reason = self._wrong(message, shard)
+        reason = f"it is of request {message.round}" if message.round > expected else self._wrong(message, shard)
         if reason is None:
             try:
-                yield from self._log_entry(LogEntry.of(message), shard)
-                return
+                entry = LogEntry.of(message, shard.decoder, shard.whole)
             except ValueError as error:
                 reason = str(error)
+            else:
+                yield from self._log_entry(entry, shard)
+                return
         yield from self._refuse(source, reason)
 
     def _wrong(self, message: Message, shard: AsyncShard) -> str | None:
         """Return what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
         if message.kind is Kind.APPLY and self._roster.validators:
             return wrong_blocks(message, shard.layout)
+        if message.kind is Kind.UPDATE and not self._roster.validators:
+            return None
         if message.kind is Kind.READ or (message.kind is Kind.STOP and message.sender == self._roster.coordinator):
             return None
         return f"a server gets no {message.kind.name} from {message.sender}"

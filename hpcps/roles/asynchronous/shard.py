@@ -18,13 +18,11 @@ from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import shards_of
 from hpcps.registry.failures import errors_of
-from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
+from hpcps.roles.asynchronous.filter import UpdateFilter
 from hpcps.roles.asynchronous.log import LogEntry, LogPosition
 from hpcps.roles.checks import not_finite
 from hpcps.roles.combiner_state import RuleState
-from hpcps.roles.events import (
-    Record,
-)
+from hpcps.roles.events import Record
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules.asynchronous import AsyncRule, Backup
@@ -227,8 +225,7 @@ class AsyncShard:
 
     def _filtered(self, entry: LogEntry, alpha: float) -> tuple[LogEntry, list[Record]]:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
-        update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload, rate=entry.rate)
-        filtered = self.filter(update, alpha)
+        filtered = self.filter(entry, alpha)
         payload = empty_like(self.filter.update, self.layout.packed_size(filtered.applied))
         pack(self.layout, self.filter.update, filtered.applied, payload)
         records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []

@@ -12,9 +12,9 @@ from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import SERVER_0, Roster
-from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
+from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
-from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_rate
+from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
@@ -36,6 +36,7 @@ class AsyncValidator(TrainingRole):
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         super().__init__(peer, run, trainer, resources)
         self._settings = run.asynchronous
+        self._accumulates = run.asynchronous.absent == "accumulate"
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._rule = rule
@@ -50,7 +51,7 @@ class AsyncValidator(TrainingRole):
             self._reference = resources.local(trainer.layout.size)
         self._loss: Callable[[Vector], float] | None = None
         # Updates that wait here are lost with a checkpoint, as are those on their way.
-        self._queue: deque[UpdateHeader] = deque()
+        self._queue: deque[LogEntry] = deque()
         self._requests = dict.fromkeys(self._share, 0)
         self._left = 0
         self._participants: list[int] = []
@@ -106,34 +107,38 @@ class AsyncValidator(TrainingRole):
     def _take_update(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a worker's message; it is handled in its turn."""
         expected = self._requests[source] + 1
-        if message.kind is Kind.ABSENT and self._settings.absent == "accumulate":
-            self._queue.append(UpdateHeader(source, message.round, absent=True, answered=False))
+        if message.kind is Kind.ABSENT and self._accumulates:
+            self._queue.append(LogEntry(Kind.ABSENT, source, 0, source, message.round))
+            yield from self._handle_next()
         elif message.round < expected:
             yield rejection(source, f"a second or late message (of request {message.round})")
-            return
         elif message.round > expected:
             yield from self._refuse(source, f"it is of request {message.round}")
-            return
         else:
-            if message.kind is Kind.UPDATE:
-                values, reason = self._decoder(message, self._whole)
-                if reason := reason or wrong_rate(message):
-                    yield from self._refuse(source, reason)
-                    return
-                message = replace(message, payload=values)
+            try:
+                # The worker does not change the payload before it is answered.
+                entry = LogEntry.of(message, self._decoder, self._whole)
+            except ValueError as error:
+                yield from self._refuse(source, str(error))
+                return
             self._requests[source] = expected
-            self._queue.append(UpdateHeader.of(message))
-        yield from self._handle_next()
+            self._queue.append(entry)
+            yield from self._handle_next()
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
         yield from self.refuse(source, reason)
         self._malformed += 1
-        owes = source in self._requests and not any(a.worker == source and a.answered for a in self._queue)
+        owes = source in self._requests and not any(e.reader == source and self._answers(e) for e in self._queue)
         if owes:
             self._requests[source] += 1
-            self._queue.append(UpdateHeader(source, self._requests[source]))
+            number = self._requests[source]
+            self._queue.append(LogEntry(Kind.UPDATE, source, number, source, number))
             yield from self._handle_next()
+
+    def _answers(self, entry: LogEntry) -> bool:
+        """Return whether a worker that has sent a message waits for the model."""
+        return entry.kind is not Kind.ABSENT or not self._accumulates
 
     def _handle_updates(self, count: int) -> Iterator[Effect]:
         """Handle so many of the workers' messages before the next refresh."""
@@ -147,28 +152,28 @@ class AsyncValidator(TrainingRole):
         if not self._queue:
             yield SetDeadline(self._share)
             return
-        header = self._queue.popleft()
-        if header.absent:
-            self._absent.append(header.worker.index)
-            if header.answered:
-                yield from self._log.submit(self._entry(Kind.READ, header.worker, header.request))
+        entry = self._queue.popleft()
+        if entry.kind is Kind.ABSENT:
+            self._absent.append(entry.reader.index)
+            if self._answers(entry):
+                yield from self._log.submit(self._entry(Kind.READ, entry.reader, entry.request))
             yield from self._handled()
         else:
             self._training.stage = Stage.COMBINING
             alpha = self._settings.alpha_in(self._decay_epoch)
-            work = partial(self._filter, header, alpha, self._reference, self._loss)
+            work = partial(self._filter, entry, alpha, self._reference, self._loss)
             yield Compute("combine", work, elements=self._trainer.layout.size)
 
     def _send_filtered(self, filtered: FilteredUpdate) -> Iterator[Effect]:
         """Send the accepted part of an update to the servers; if it is empty, its worker just gets the model."""
-        update = filtered.header
+        update = filtered.entry
         kind = Kind.APPLY if filtered.applied.any() else Kind.READ
         parts = self._log.cut(self._filter.update, filtered.applied) if kind is Kind.APPLY else None
-        entry = self._entry(kind, update.worker, update.request, update.base)
+        entry = self._entry(kind, update.reader, update.request, update.base)
         yield from self._log.submit(replace(entry, rate=filtered.rate), parts)
         if filtered.rejected.any():
-            yield not_finite(update.worker, filtered.rejected)
-        self._participants.append(update.worker.index)
+            yield not_finite(update.reader, filtered.rejected)
+        self._participants.append(update.reader.index)
         self._tally.add(filtered.tally)
         self._training.stage = Stage.GATHERING
         yield from self._handled()
@@ -205,13 +210,7 @@ class AsyncValidator(TrainingRole):
             "absent": self._absent,
             "version": self._training.version,
             "queued": len(self._queue),
-            "received_pairs": self._tally.received,
-            "sent_pairs": self._tally.sent,
-            "skipped_pairs": self._tally.received - self._tally.sent,
-            "accepted_pairs": self._tally.accepted,
-            "accepted_sent_pairs": self._tally.accepted_sent,
+            **self._tally.fields(),
             "turned_pairs": self._tally.turned,
-            "rejected_blocks": self._tally.rejected,
             "malformed": self._malformed,
-            "acceptance_rate": self._tally.acceptance_rate,
         }

@@ -317,15 +317,9 @@ class PartitionCollector:
         fields: dict[str, object] = {
             "participants": participants,
             "absent": [peer.index for peer in self._share if peer.index not in participants],
-            "received_pairs": self.tally.received,
-            "sent_pairs": self.tally.sent,
-            "skipped_pairs": self.tally.received - self.tally.sent,
-            "accepted_pairs": self.tally.accepted,
-            "accepted_sent_pairs": self.tally.accepted_sent,
-            "rejected_blocks": self.tally.rejected,
+            **self.tally.fields(),
             "malformed": self._malformed,
             "blocks_below_bound": outcomes.blocks_below_bound,
-            "acceptance_rate": self.tally.acceptance_rate,
             "kept_out": None
             if kept_out is None
             else [[peer.index, hexadecimal(row, self._first_block)] for peer, row in self._by_sender(kept_out)],
