@@ -69,4 +69,7 @@ class TensorCodec:
         try:
             return self._codec.decode(self._layout, 0, self._mask, words)
         except ValueError as error:
-            raise RunError(f"tensor '{name}' has come in an encoding that is invalid: {error}") from error
+            raise RunError(
+                f"tensor '{name}' has come in an encoding that is invalid: {error}: use the same version of hpcps in "
+                "all processes; if they do, it was changed on its way"
+            ) from error

@@ -188,14 +188,14 @@ class Session:
             with self._lock:
                 self.member.flush()
                 self.member.settle_own()
-            self._until(lambda: self.member.error is not None or not participant.open)
+            self._await(lambda: self.member.error is not None or not participant.open)
             if self.member.error is not None:
                 self.shutdown(str(self.member.error))
                 self.member.check()
         with self._lock:
             self.member.leave(error)
         if not error:
-            self._until(lambda: self.member.alone)
+            self._await(lambda: self.member.alone)
         with self._lock:
             if self.record is not None:
                 self.record.end("failed" if error else "finished", error)
@@ -216,6 +216,15 @@ class Session:
                 self._waiting = 0
                 self.member.flush()
                 self.member.settle_own()
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Make progress until a condition holds; the record of a worker counts this as waiting."""
+        worker = self.member.participant is not None
+        if worker:
+            self.charge("train")
+        self._until(done)
+        if worker:
+            self.charge("wait")
 
     def _until(self, done: Callable[[], bool]) -> None:
         """Make progress until a condition holds."""

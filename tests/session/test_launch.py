@@ -57,6 +57,7 @@ for step in range(3):
     assert exchange("layer.weight", size)[5] == 30.0
     session.step()
     session.log(None, {"accuracy": 0.5 + step / 10, "note": float("nan")})
+if (mode, session.rank) == ("caught", 1): time.sleep(0.5)  # the others wait for it to end
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 sys.stdout.write(" ".join(["done", *(os.environ[name] for name in names), os.getcwd()]) + "\\n")
 """
@@ -99,6 +100,10 @@ def test_a_script_runs_to_its_end(tmp_path, servers, mode, transport, monkeypatc
     table = collect(tmp_path / "results" / "script").table
     assert sorted(f"{row.role}-{row.index:.0f}" for row in table[table["event"] == "end"].itertuples()) == sorted(names)
     assert table[table["event"] == "evaluation"]["accuracy"].tolist() == pytest.approx([0.5, 0.6, 0.7])
+    if mode == "caught":
+        others = table[(table["event"] == "end") & (table["index"] != 1)]
+        assert (others["wait"] > 0.3).all()
+        assert (others["wait"] > others["compute"]).all()
     rounds = table[table["event"] == "round"]
     assert (rounds.groupby("index").size() == 3).all()
     assert (rounds["bytes_sent"] > 500_000).all()
