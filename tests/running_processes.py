@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
-"""How the files begin that tell the ranks of MPICH of their host."""
+"""The beginning of the paths of the files in which MPICH describes a host to its ranks."""
 
 
 def within(seconds: float, found: Callable[[], Any], what: str | Callable[[], Any]) -> Any:
-    """Poll until something is found, and return it; `what` is awaited, or returns what the failure shows."""
+    """Poll until something is found, and return it; the failure names `what`, a text or a function that returns one."""
     deadline = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < deadline, f"{what() if callable(what) else what}: not within {seconds:g} s"
@@ -20,7 +20,7 @@ def within(seconds: float, found: Callable[[], Any], what: str | Callable[[], An
 
 
 def processes(mark: str) -> dict[int, str]:
-    """Find the processes that have a text in their environment or command line, but this one: command line by id."""
+    """Return the command lines, by id, of the other processes with a text in their environment or command line."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -43,7 +43,7 @@ def parent(pid: int) -> int:
 
 
 def alive(pid: int | str) -> bool:
-    """Whether a process runs; one that has ended may wait for its parent."""
+    """Return whether a process runs; one that has ended stays as a zombie until its parent asks for its status."""
     try:
         return status(pid)[0] != "Z"
     except OSError:
@@ -51,6 +51,6 @@ def alive(pid: int | str) -> bool:
 
 
 def topology_files(proxy: int) -> list[str]:
-    """Return what a proxy of MPICH has opened in /tmp to tell its ranks of the host."""
+    """Return the paths of the files that a proxy of MPICH has open to describe the host to its ranks."""
     links = [os.readlink(entry) for entry in Path(f"/proc/{proxy}/fd").iterdir()]
     return [link.removesuffix(" (deleted)") for link in links if link.startswith(TOPOLOGY)]

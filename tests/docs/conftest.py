@@ -4,9 +4,11 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from docs_repository import ROOT
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,13 @@
 import ast
 import re
 from functools import cache
+from pathlib import Path
 
-from docs_repository import ROOT
 from generate.messages import GAP, messages
 
 import hpcps.errors
+
+ROOT = Path(__file__).parents[2]
 
 known = cache(lambda: messages(ROOT))
 """Returns all messages of the sources."""

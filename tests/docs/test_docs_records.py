@@ -1,13 +1,15 @@
 """The reference of the records names every field that runs write."""
 
 import re
+from pathlib import Path
 
-from docs_repository import ROOT
 from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.records.collect import EVENTS
 from hpcps.records.files import read_lines
+
+ROOT = Path(__file__).parents[2]
 
 TABLES = """
 [[sweep]]

@@ -7,10 +7,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from docs_repository import ROOT
 from generate import packages
 
 from hpcps.spec.load import load_experiment
+
+ROOT = Path(__file__).parents[2]
 
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Elements whose address a browser loads without a click."""

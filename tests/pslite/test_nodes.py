@@ -141,10 +141,10 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
         kv.init(key, vector(7))
         lost = first.node.id
         first.node.abandon()
-        within(40, lambda: [death.node.id for death in scheduler.deaths()] == [lost], "the death of one")
+        within(40, lambda: [death.node.id for death in scheduler.deaths()] == [lost], "the report of the lost server")
         third, served_again = cluster.server()
-        within(40, lambda: kv.node.nodes[lost].is_recovery, "its recovery")
-        within(40, lambda: third.node.id == lost, "the third's place")
+        within(40, lambda: kv.node.nodes[lost].is_recovery, "the recovery of the lost server")
+        within(40, lambda: third.node.id == lost, "the id of the lost server for the third")
         with pytest.raises(RunError, match="no such key"):
             kv.pull(key, vector(0))
         kv.push(key, vector(9))  # the first push of a key, as in init
@@ -211,7 +211,7 @@ def test_nobody_takes_the_id_of_a_node_unless_the_scheduler_says_so():
             assert float(client.pull(0, vector(0))[0]) == 7.0
         assert not server._stopped.is_set(), "it has obeyed a forged order to stop"
         server.node._receiver.post(lambda: server.node._members.sockets.incoming.replaced(9))
-        within(40, server._stopped.is_set, "its stop")
+        within(40, server._stopped.is_set, "the stop of the server")
     client.node.stop()
     served.result(60)
 
@@ -339,7 +339,7 @@ def test_one_node_too_many_is_told_at_once():
     _, ended = cluster.scheduler()
     workers = [cluster.pool.submit(Client, cluster.settings(NodeRole.WORKER)) for _ in range(2)]
     began = time.monotonic()
-    within(40, lambda: any(worker.done() for worker in workers), "an answer")
+    within(40, lambda: any(worker.done() for worker in workers), "the refusal of a worker")
     assert time.monotonic() - began < 20
     refused, first = sorted(workers, key=lambda worker: not worker.done())
     with pytest.raises(
@@ -458,7 +458,7 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
         )
         speakers[b"ps1"].send(encode(Meta(control=Control(Command.ADD_NODE, everyone), timestamp=0)))
         speakers[b"ps1"].send(encode(Meta(control=Control(Command.BARRIER), app=0, customer=0, timestamp=1)))
-        within(40, lambda: delivered, "a delivery")
+        within(40, lambda: delivered, "the delivery of the messages")
         node.abandon()
         for socket in speakers.values():
             socket.close()

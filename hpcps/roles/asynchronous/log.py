@@ -28,16 +28,17 @@ class LogEntry:
     """Something that all servers execute at the same place of their log; then its reader gets the model.
 
     Attributes:
-        kind: APPLY (an update that a validator filtered), UPDATE (a worker's, which the servers filter), READ or STOP.
+        kind: APPLY (an update that a validator filtered), UPDATE (a worker's, which the servers filter), READ or STOP;
+            ABSENT (a worker has no update) only waits at a validator.
         submitter: the role that sends the entry.
-        number: the submitter's count of its entries, from 1.
+        number: the submitter's count of its entries, from 1; 0 if they are not counted.
         reader: the role that gets the model.
         request: which of the reader's requests the model answers.
         base: the model version that the update was made from.
         epoch: the submitter's epoch.
         rate: the learning rate of the update's local step, for rules that compensate delays; else 0. An APPLY's is
             multiplied by alpha, as its payload is.
-        mask: the blocks of this shard that `payload` holds.
+        mask: the blocks of this shard, or of the model at a validator, that `payload` holds.
         payload: float32, packed.
         flags: whether a checkpoint suspends the run.
     """

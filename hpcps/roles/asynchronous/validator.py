@@ -137,7 +137,7 @@ class AsyncValidator(TrainingRole):
             yield from self._handle_next()
 
     def _answers(self, entry: LogEntry) -> bool:
-        """Return whether a worker that has sent a message waits for the model."""
+        """Return whether the worker of an entry waits for the model."""
         return entry.kind is not Kind.ABSENT or not self._accumulates
 
     def _handle_updates(self, count: int) -> Iterator[Effect]:
