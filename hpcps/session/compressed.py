@@ -71,5 +71,5 @@ class TensorCodec:
         except ValueError as error:
             raise RunError(
                 f"tensor '{name}' has come in an encoding that is invalid: {error}: use the same version of hpcps in "
-                "all processes; if they do, it was changed on its way"
+                "all processes. If they have it, the message was damaged on its way: start the script again"
             ) from error

@@ -180,6 +180,9 @@ class _Exit(SystemExit):
             self._ends(self.code)
 
 
+_Exit.__name__ = SystemExit.__name__  # in messages about a script or a plugin that exits
+
+
 class ScriptEnding:
     """Tells the other processes how the script of this one ends.
 

@@ -96,7 +96,7 @@ class Session:
             self._waiting += tensor.declaration.words if tensor.small else 0
             exchange = self.member.start(tensor, source, target, later=True)
             if self._waiting > _ENOUGH:
-                self._flush(exchange)
+                self._flush()
             return exchange
         with self._lock:
             exchange = self.member.start(tensor, source, target)
@@ -105,7 +105,8 @@ class Session:
 
     def done(self, exchange: TensorExchange) -> bool:
         """Return whether an exchange is done."""
-        self._flush(exchange)
+        if not exchange.done:
+            self._flush()
         return exchange.done
 
     def charge(self, task: str) -> None:
@@ -133,8 +134,8 @@ class Session:
     def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
         """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
         with self._lock:
-            if not self._polls:
-                self._flush(exchange)
+            if not (self._polls or exchange.done):
+                self._flush()
             exchange.then(call)
 
     def wait(self, exchange: TensorExchange) -> None:
@@ -144,10 +145,7 @@ class Session:
             RunError: there is no result; the message says whom this process waited for, and in which tensor.
         """
         if not exchange.done:
-            self.charge("train")
-            self._flush(exchange)
-            self._until(lambda: exchange.done)
-            self.charge("wait")
+            self._await(lambda: exchange.done)
         if exchange.error is not None:
             self.member.check()
 
@@ -185,9 +183,6 @@ class Session:
         if self._closing:
             return
         if participant is not None and not error and not self.member.told:
-            with self._lock:
-                self.member.flush()
-                self.member.settle_own()
             self._await(lambda: self.member.error is not None or not participant.open)
             if self.member.error is not None:
                 self.shutdown(str(self.member.error))
@@ -210,18 +205,19 @@ class Session:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
 
-    def _flush(self, exchange: TensorExchange) -> None:
-        if not exchange.done:
-            with self._lock:
-                self._waiting = 0
-                self.member.flush()
-                self.member.settle_own()
+    def _flush(self) -> None:
+        """Send the tensors that wait."""
+        with self._lock:
+            self._waiting = 0
+            self.member.flush()
+            self.member.settle_own()
 
     def _await(self, done: Callable[[], bool]) -> None:
-        """Make progress until a condition holds; the record of a worker counts this as waiting."""
+        """Send what waits, and make progress until a condition holds; a worker's record counts this as waiting."""
         worker = self.member.participant is not None
         if worker:
             self.charge("train")
+        self._flush()
         self._until(done)
         if worker:
             self.charge("wait")

@@ -49,7 +49,7 @@ if session.rank == 1:
     if mode == "caught":
         threading.Thread(target=lambda: sys.exit(1)).start()
         try: sys.exit(2)
-        except SystemExit: pass
+        except SystemExit as caught: assert type(caught).__name__ == "SystemExit"
     if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if mode == "hang": time.sleep(60)
 size = 2_100_001 if (mode, session.rank) != ("size", 1) else 2_100_002
@@ -57,7 +57,7 @@ for step in range(3):
     assert exchange("layer.weight", size)[5] == 30.0
     session.step()
     session.log(None, {"accuracy": 0.5 + step / 10, "note": float("nan")})
-if (mode, session.rank) == ("caught", 1): time.sleep(0.5)  # the others wait for it to end
+if (mode, session.rank) == ("caught", 1): time.sleep(1)  # the others wait for it to end
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 sys.stdout.write(" ".join(["done", *(os.environ[name] for name in names), os.getcwd()]) + "\\n")
 """
@@ -102,7 +102,6 @@ def test_a_script_runs_to_its_end(tmp_path, servers, mode, transport, monkeypatc
     assert table[table["event"] == "evaluation"]["accuracy"].tolist() == pytest.approx([0.5, 0.6, 0.7])
     if mode == "caught":
         others = table[(table["event"] == "end") & (table["index"] != 1)]
-        assert (others["wait"] > 0.3).all()
         assert (others["wait"] > others["compute"]).all()
     rounds = table[table["event"] == "round"]
     assert (rounds.groupby("index").size() == 3).all()
