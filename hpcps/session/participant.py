@@ -68,7 +68,8 @@ class _Sender:
         slot, source, target = part.slot, exchange.source, exchange.target
         if part.tensor.divided:
             source, target = None if source is None else part.of(source), part.of(target)
-        shapes = [each.shape for each in target]
+        # Several tensors of an exchange keep their shapes, see `Together`.
+        shapes = [each.shape for each in target[:2]]
         if self._shapes[slot] != shapes:
             values = self.bucket.bytes_of(slot, self._values[self.bucket.words(slot, slot + 1)])
             self._views[slot] = self._copies.views(values, part.tensor.declaration.dtype, target)

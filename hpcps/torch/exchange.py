@@ -52,6 +52,8 @@ class PendingTensor:
         if self.target is not self.output:
             with torch.no_grad():
                 self.output.copy_(self.target)
+        elif exchange.tensor.divided:  # its bytes have been written
+            torch.autograd.graph.increment_version(self.output)
         return self.output
 
 
@@ -124,21 +126,17 @@ def declared(
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
-    check_dense(name, tensor)
+    if tensor.layout is not torch.strided:
+        raise sparse(name)
     sizes = (tensor.numel(),) if blocks is None else tuple(blocks)
     found = current.declare(Declaration(name, dtype, sizes, reduction, whole))
     current.declared[name] = given, found
     return found
 
 
-def check_dense(name: str, tensor: Tensor) -> None:
-    """Check that a tensor can be exchanged.
-
-    Raises:
-        SpecError: it is sparse.
-    """
-    if tensor.layout is not torch.strided:
-        raise SpecError(f"tensor '{name}' is sparse: use sparse=False, or to_dense()")
+def sparse(name: str) -> SpecError:
+    """Return the error of a tensor that is sparse."""
+    return SpecError(f"tensor '{name}' is sparse: use sparse=False, or to_dense()")
 
 
 def begin(

@@ -31,11 +31,12 @@ class _Bucket:
         """Begin the exchange, if it has not begun; the gradient of an unused parameter is zero."""
         if not self.begun:
             self.begun = True
+            gradients = []
             for parameter in self.parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-            # As `.data`, because writing a result is not a change of the gradient by the script.
-            self._together.begin([gradient.data for p in self.parameters if (gradient := p.grad) is not None])
+                if (gradient := parameter.grad) is None:
+                    gradient = parameter.grad = torch.zeros_like(parameter)
+                gradients.append(gradient)
+            self._together.begin(gradients)
 
     def finish(self) -> None:
         """Wait for the results."""
@@ -123,13 +124,14 @@ class Gradients:
             RunError: the script has changed a gradient since its backward pass.
         """
         complete, self._complete = self._complete, {}
-        changed = [self.names[p] for p, (g, version) in complete.items() if p.grad is not g or g._version != version]
         buckets = dict.fromkeys(self._buckets.values())
         self._left = dict.fromkeys(self.names, self._passes)
         for bucket in buckets:
             bucket.begin()
         for bucket in buckets:
             bucket.finish()
+        # The result is one change of a gradient.
+        changed = [self.names[p] for p, (g, old) in complete.items() if p.grad is not g or g._version != old + 1]
         session().step()
         self.combined = True
         if changed:

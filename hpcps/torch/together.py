@@ -11,7 +11,7 @@ from torch import Tensor
 from hpcps.session.reduction import Reduction
 from hpcps.session.tensors import TensorExchange
 from hpcps.torch.compression import Compression, NoneCompressor
-from hpcps.torch.exchange import PendingTensor, begin, check_dense, declared
+from hpcps.torch.exchange import PendingTensor, begin, declared, sparse
 from hpcps.torch.state import session
 
 
@@ -67,8 +67,8 @@ class Together:
         if len(tensors) == 1:
             self.pending = self._begin(tensors[0], tensors[0])
             return self.pending.exchange
-        for each in tensors:
-            check_dense(self._name, each)
+        if any(each.layout is not torch.strided for each in tensors):
+            raise sparse(self._name)
         if self._staged:
             torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
         self._tensors, given = tensors, [self._flat] if self._staged else tensors
