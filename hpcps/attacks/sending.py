@@ -14,21 +14,16 @@ from hpcps.registry.config import DAY
 from hpcps.registry.failures import described, errors_of, returned
 
 
-class SendingAttack(ByzantineAttack):
-    """An attack on when an update is sent, if at all; its values are those of an honest worker."""
+class HonestValues(ByzantineAttack):
+    """An attack that leaves the values of an update alone.
 
-    withholds: ClassVar[bool] = False
-    """Whether the attackers do not send their updates."""
+    Attributes:
+        refusal: what it acts on instead, for the error of a call.
+    """
 
-    scope: Literal["worker"] = Field(
-        "worker", description="`worker`: floor(rate * workers) fixed attackers; an update comes as a whole."
-    )
+    refusal: ClassVar[str]
+
     acts_on: Literal["update"] = Field("update", description="`update`: the encoding is that of an honest worker.")
-
-    @property
-    def delay(self) -> float:
-        """The seconds that an attacker waits before it sends."""
-        return 0.0
 
     def __call__(self, update: Any, *, random: np.random.Generator | None = None) -> NoReturn:
         """Refuse to corrupt an update.
@@ -36,7 +31,24 @@ class SendingAttack(ByzantineAttack):
         Raises:
             ValueError: always.
         """
-        raise ValueError(f"{self.kind} acts on when a worker sends its update, not on its values: use it in a run")
+        raise ValueError(f"{self.kind} acts on {self.refusal}")
+
+
+class SendingAttack(HonestValues):
+    """An attack that delays or withholds an update; the values are those of an honest worker."""
+
+    refusal = "when a worker sends its update, not on its values: use it in a run"
+    withholds: ClassVar[bool] = False
+    """Whether the attackers do not send their updates."""
+
+    scope: Literal["worker"] = Field(
+        "worker", description="`worker`: floor(rate * workers) fixed attackers; an update comes as a whole."
+    )
+
+    @property
+    def delay(self) -> float:
+        """The seconds that an attacker waits before it sends."""
+        return 0.0
 
 
 class Silent(SendingAttack):
@@ -70,13 +82,16 @@ class Late(SendingAttack):
 BatchLabels = NDArray[np.int64]
 
 
-class LabelAttack(ByzantineAttack, ABC):
+class LabelAttack(HonestValues, ABC):
     """An attack on training data: the attackers train on other labels, and send the result as an honest worker does."""
+
+    refusal = (
+        "the labels that a worker trains on, not on its update: call its relabel(labels, classes), or use it in a run"
+    )
 
     scope: Literal["worker"] = Field(
         "worker", description="`worker`: floor(rate * workers) fixed attackers, each of which trains on other labels."
     )
-    acts_on: Literal["update"] = Field("update", description="`update`: the encoding is that of an honest worker.")
 
     @abstractmethod
     def relabel(self, labels: BatchLabels, classes: int) -> BatchLabels:
@@ -101,17 +116,6 @@ class LabelAttack(ByzantineAttack, ABC):
             what = f"{described(found)}: it must return {labels.size} whole numbers from 0 to {classes - 1}"
             raise returned(self, "relabel", what)
         return found.astype(np.int64, copy=False)  # type: ignore[attr-defined,no-any-return]
-
-    def __call__(self, update: Any, *, random: np.random.Generator | None = None) -> NoReturn:
-        """Refuse to corrupt an update.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(
-            f"{self.kind} acts on the labels that a worker trains on, not on its update: "
-            f"call its relabel(labels, classes), or use it in a run"
-        )
 
 
 class LabelFlip(LabelAttack):

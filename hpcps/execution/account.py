@@ -13,7 +13,7 @@ from hpcps.roles.events import Event, Idle, Resumed, StopRequested
 from hpcps.transport.base import Traffic
 
 IDLE, RESULT, STOP, TIMER = "idle", "result", "stop", "timer"
-"""Events other than messages whose moment is a matter of time: no message waits, the result of a background task, a
+"""Events, other than messages, whose order depends on time: no message waits, the result of a background task, a
 request to stop, the end of an imposed time."""
 
 SAME = "="
@@ -67,7 +67,7 @@ class Account:
                 self._aside[peer].sent += self._size(message)
 
     def took(self, me: Peer, event: Event) -> None:
-        """Note an event that the role gets: its place in the order, and of a message the count, and bytes as in `sent`.
+        """Append an event that the role gets to the order; count a message, and its bytes as in `sent`.
 
         The order of the results of computations follows from it, except for those that wait for a timer.
         """

@@ -31,7 +31,6 @@ from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.local_rank import DRIVER
 from hpcps.launch.plan import ACCEPTED, UNTRIED, Plan, Rank
 from hpcps.spec.device_buffers import unsuitable
-from hpcps.spec.schema import Run
 from hpcps.transport.device import absence
 
 if TYPE_CHECKING:

@@ -138,8 +138,7 @@ class Reporter:
             lines = read_lines(file).lines
             rounds = [line for line in lines if line.get("event") == "round"]
             if rounds and lines[-1].get("reason") == "suspended":
-                role, _, index = file.stem.rpartition("-")
-                self.recorded(Peer(role, int(index)), "round", rounds[-1], None)
+                self.recorded(Peer.parse(file.stem), "round", rounds[-1], None)
 
     def recorded(self, peer: Peer, event: str, fields: Mapping[str, Any], model: Callable[[], Vector] | None) -> None:
         """Count pairs; report an evaluation, or keep the fields of the coordinator's round until its model is there."""

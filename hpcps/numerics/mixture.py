@@ -216,7 +216,7 @@ def by_parts(
 
 
 def combine_what_was_sent(updates: Updates, combine: Combine) -> Combined:
-    """Combine each block of those updates only that have it; blocks that the same updates have are combined together.
+    """Combine each block from the updates that have it; blocks that the same updates have are combined together.
 
     Args:
         updates: the updates, all finite.

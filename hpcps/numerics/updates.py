@@ -15,7 +15,10 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 
 
 class NotFiniteError(ValueError):
-    """Updates that were not known to be finite are not."""
+    """An update that nobody has checked contains a NaN or an infinity.
+
+    `rules.combining.combine` catches it, rejects the blocks that are not finite, and calls the rule again.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Destination:
         return Destination(self.base, out, self.threads)
 
 
-NOWHERE = Destination()
+NEW_ARRAY = Destination()
 """A new array, one thread."""
 
 
@@ -89,7 +92,7 @@ class Updates:
         refused: Mask | None = None,
         *,
         checked: bool = False,
-        to: Destination = NOWHERE,
+        to: Destination = NEW_ARRAY,
     ) -> None:
         """Take the payloads.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 from typing import Literal
@@ -228,7 +228,7 @@ class StateServer:
         self._count(role, round, k)
         durations = self._durations[role]
         durations.append(seconds)
-        c = sorted(durations)[(len(durations) - 1) // 2]
+        c = _lower_median(durations)
         if round < self.round:
             self.progress[role] = replace(self.progress[role], c=c)
             return 0
@@ -277,5 +277,8 @@ class StateServer:
         """Restore them."""
         self.steps = state.facts["steps"]
         self._durations = [deque(each, maxlen=_KEPT) for each in state.facts["durations"]]
-        medians = [sorted(each)[(len(each) - 1) // 2] if each else None for each in self._durations]
-        self.progress = [RoleProgress(c=c) for c in medians]
+        self.progress = [RoleProgress(c=_lower_median(each) if each else None) for each in self._durations]
+
+
+def _lower_median(durations: Collection[float]) -> float:
+    return sorted(durations)[(len(durations) - 1) // 2]

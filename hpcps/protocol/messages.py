@@ -33,6 +33,12 @@ class Peer(NamedTuple):
     role: str
     index: int  # type: ignore[assignment]  # not the method of tuples
 
+    @staticmethod
+    def parse(name: str) -> Peer:
+        """Return the process of a name such as `worker-3`."""
+        role, _, index = name.rpartition("-")
+        return Peer(role, int(index))
+
     def __str__(self) -> str:
         return f"{self.role}-{self.index}"
 
@@ -107,7 +113,7 @@ class Kind(IntEnum):
     DECLARE = 25
     """Session: from a worker to a holder: the note describes the tensor with the key `index`."""
     ABORT = 26
-    """Session: from a holder to everyone: the note holds the `reason` why the session cannot go on."""
+    """Session: from a process to everyone: the note holds the `reason` why the session cannot go on."""
     LEAVE = 27
     """Session: from a process to everyone: it ends; the note holds its `error` if it failed."""
 

@@ -128,7 +128,7 @@ def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
 
 
 def failure_of(error: BaseException) -> str:
-    """Describe an exception of code that defines components; pydantic's are for those who know pydantic."""
+    """Describe an exception of code that defines components; it replaces the messages of pydantic."""
     if not isinstance(error, PydanticUserError):
         return ": ".join(filter(None, (type(error).__name__, str(error))))
     message = error.message.partition("\n")[0]

@@ -31,8 +31,8 @@ class CheckpointParts:
     """
 
     def __init__(self, roster: Roster) -> None:
-        self._everyone = {str(peer) for peer in roster.with_state()}
-        self._checksums: dict[str, str] = {}
+        self._everyone = set(roster.with_state())
+        self._checksums: dict[Peer, str] = {}
         self.open: int | None = None
         self.wanted = False
         self.suspending = False
@@ -47,16 +47,15 @@ class CheckpointParts:
         """Return the processes whose parts are not written yet."""
         if self.open is None:
             return ()
-        names = sorted(self._everyone - self._checksums.keys())
-        return tuple(Peer(role, int(index)) for role, _, index in (name.rpartition("-") for name in names))
+        return tuple(sorted(self._everyone - self._checksums.keys(), key=str))
 
     def enter(self, source: Peer, position: int, checksum: str) -> Iterator[Effect]:
         """Note that a part is written; the last one seals the checkpoint, and ends the run if it is to be suspended."""
         if position != self.open:
             return
-        self._checksums[str(source)] = checksum
+        self._checksums[source] = checksum
         if self._checksums.keys() == self._everyone:
-            yield Seal(position, dict(sorted(self._checksums.items())))
+            yield Seal(position, dict(sorted((str(peer), sum) for peer, sum in self._checksums.items())))
             self.open = None
             if self.suspending:
                 yield Finish(suspended=True)

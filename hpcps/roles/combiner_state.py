@@ -214,7 +214,7 @@ class RuleState:
 
 
 def arrays_state(arrays: Arrays) -> State:
-    """Return a copy of arrays; by number, because not every name of one is valid in a file of arrays."""
+    """Return a copy of arrays, by number: a file of arrays does not accept every name."""
     return State({str(n): values.copy() for n, values in enumerate(arrays.values())}, {"names": list(arrays)})
 
 

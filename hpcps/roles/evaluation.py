@@ -267,7 +267,7 @@ class Evaluations:
         yield from self._measure(job, then if held is None else partial(self.when_over, held))
 
     def _measure(self, job: EvaluationJob, then: Continuation | None) -> Iterator[Effect]:
-        """Evaluate in the background of `then`; or before `then`, if the trainer itself evaluates."""
+        """Begin to evaluate, and go on with `then`; if the trainer itself evaluates, evaluate before."""
         if self.client is not None:
             yield from self.client.submit(job)
         else:

@@ -101,7 +101,7 @@ class LocalTraining:
 
     @property
     def _coming(self) -> int | None:
-        """The round that begins with the model on its way; None if the model of the present round is adopted."""
+        """The round that the next model begins; None if the model of the present round is adopted."""
         if self.stage in (Stage.SENDING, Stage.CHECKPOINTING, Stage.WAITING_FOR_MODEL):
             return self.round + (self.stage is Stage.SENDING)
         return None
@@ -169,7 +169,7 @@ class LocalTraining:
             yield Compute("adopt", self._adopt, elements=self.base.size)
 
     def _adopt(self) -> ModelInbox:
-        """Set x = c = the model, plus a worker's e: the residual survives locally; return the inbox with the model."""
+        """Copy the model, plus the residual of a worker, to the base and to the network; return the inbox."""
         self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
         self._progress = float(self.inbox.note.get("progress", 0.0))
         self._role.see_model(self.inbox.read)

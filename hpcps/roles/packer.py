@@ -77,7 +77,7 @@ class Packer:
 
     With the memory `residual` of a compressor it keeps the error of the encoding too, and adds the residual to its next
     update instead of the model (error feedback; Seide et al., 2014): what it has sent and the residual add up to the
-    differences that all its steps made. With `nesterov` these are m's: m ← μm + Δ, and Δ + μm enters the residual.
+    differences that all its steps made. With `nesterov`, Δ + μm replaces the difference Δ, where m ← μm + Δ.
     With `ef21` it sends the encoded difference to its estimate g, and g ← g + what is decoded (Richtárik et al., 2021).
 
     Attributes:
@@ -176,10 +176,10 @@ class Packer:
             delta[start:stop] = 0
         if later:
             return self._attack_encoded(packed, round, epoch)
-        return replace(packed, attacked_blocks=_stated(attacked, sent), lost=attacked & sent)
+        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), lost=attacked & sent)
 
     def _add_steps(self, trainer: Trainer, base: Vector) -> None:
-        """Add the difference that the local steps made to the residual; blocks that are not finite begin at it anew."""
+        """Add the difference that the local steps made to the residual; it replaces a residual that is not finite."""
         trainer.copy_to(self._steps)
         self._steps -= base
         if self._momentum.size:
@@ -228,7 +228,7 @@ class Packer:
             self._encoder.decode(place, part.mask, part.payload, values)
         payload = pack(self._layout, values, sent, self._outgoing)
         attacked = self.attacker.corrupt(values, sent, round, epoch)
-        stated = _stated(attacked, sent)
+        stated = _hexadecimal(attacked, sent)
         packed = replace(packed, parts=parts, payload=payload, encoded=True, attacked_blocks=stated)
         return self._encode_attacked(replace(packed, attacked=int(attacked.sum())), attacked, values)
 
@@ -286,7 +286,7 @@ class Packer:
         return replace(part, payload=words)
 
     @property
-    def _further(self) -> dict[str, Vector]:
+    def _checkpointed(self) -> dict[str, Vector]:
         """The vectors that checkpoints contain beside the residual."""
         estimate = self._momentum[:0] if self._encoder is None or not self._resumes else self._encoder.estimate
         found = {"momentum": self._momentum, "estimate": estimate}
@@ -297,13 +297,13 @@ class Packer:
         streams, attacker = generators_state(self._streams), self.attacker.state()
         encoding = {} if self._encoder is None else self._encoder.state()
         arrays = {"residual": on_host(self.delta)}
-        arrays |= {name: values.copy() for name, values in self._further.items()}
+        arrays |= {name: values.copy() for name, values in self._checkpointed.items()}
         return State(arrays).having(streams=streams, attacker=attacker, **encoding)
 
     def restore(self, state: State) -> None:
         """Restore the residual, the random streams and what the attacker keeps."""
         self.delta[:] = state.arrays["residual"]
-        for name, values in self._further.items():
+        for name, values in self._checkpointed.items():
             values[:] = state.arrays[name]
         restore_generators(self._streams, state.part("streams"))
         if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
@@ -312,6 +312,6 @@ class Packer:
             self._encoder.restore(state)
 
 
-def _stated(attacked: Mask, sent: Mask) -> str:
+def _hexadecimal(attacked: Mask, sent: Mask) -> str:
     """Return the attacked blocks as a hexadecimal number, if others are sent too; else an empty string."""
     return hexadecimal(attacked) if attacked.any() and (attacked != sent).any() else ""

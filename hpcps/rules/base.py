@@ -62,17 +62,17 @@ class BaseRule(Config, ABC):
 
     @property
     def scope(self) -> Sees:
-        """What this rule and what is done before it see."""
+        """What this rule and its pre-aggregators see."""
         return self.own_scope
 
     @property
     def title(self) -> str:
-        """The name in messages, with what is done before it."""
+        """The name in messages, with the pre-aggregators."""
         return self.kind
 
     @property
     def requires(self) -> frozenset[str]:
-        """The needs of this rule and of what is done before it."""
+        """The needs of this rule and of its pre-aggregators."""
         return self.needs
 
     def reason_against(self, n: int) -> str:

@@ -43,7 +43,7 @@ class Member:
         peer: the process.
         workers: all workers, by rank.
         participant: its participant; None if it is a server.
-        gone: the processes that have ended, and the end of the sentence that says why.
+        gone: the processes that have ended, and a phrase for messages that says why.
         error: why the session cannot go on; None if it can.
         told: whether `check` has raised it.
         combined: the seconds in which its holder combined tensors.

@@ -106,7 +106,7 @@ class Declaration:
         return f"'{self.name}', {self.size} x {self.dtype}, {what}"
 
     def difference(self, other: Declaration) -> str:
-        """Return in which words this declaration differs from one of the same key or name; empty if they are equal."""
+        """Describe this declaration if it differs from another of the same key or name; empty if they are equal."""
         if self == other:
             return ""
         text = str(self) if str(self) != str(other) else f"{self}, blocks {self.blocks}, {self.reduction}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from hpcps.attacks import Alie, Omniscient, attackers
@@ -63,13 +63,10 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
 
 def _alie_leaves_the_mean(run: Run) -> Iterator[Problem]:
     """With few attackers of a combiner, z = "auto" is zero or less."""
-    attack, topology = run.attack, run.topology
+    attack = run.attack
     if not isinstance(attack, Alie) or attack.z != "auto":
         return
-    chosen, combiners = attackers(attack, topology.workers, run.seed), topology.validators or 1
-    for index in range(combiners):
-        members = range(index, topology.workers, combiners)
-        f = len(chosen.intersection(members))
+    for members, f in _combiners(run):
         if 0 < f < len(members) and (z := quantile(len(members), f)) <= 0:
             effect = "it sends the mean" if z == 0 else "its updates are on the other side of the mean"
             yield Problem(
@@ -83,13 +80,11 @@ def _alie_leaves_the_mean(run: Run) -> Iterator[Problem]:
 
 def _somebody_is_honest(run: Run) -> Iterator[Problem]:
     """Without an honest update of its combiner, an attack that depends on them does nothing."""
-    attack, topology = run.attack, run.topology
+    attack = run.attack
     if not isinstance(attack, Omniscient):
         return
-    chosen, combiners = attackers(attack, topology.workers, run.seed), topology.validators or 1
-    for index in range(combiners):
-        members = range(index, topology.workers, combiners)
-        if members and chosen.issuperset(members):
+    for index, (members, f) in enumerate(_combiners(run)):
+        if 0 < f == len(members):
             yield Problem(
                 ("attack", "rate"),
                 f"all {len(members)} workers of validator {index} are attackers, so {attack.kind} has no honest update "
@@ -97,6 +92,14 @@ def _somebody_is_honest(run: Run) -> Iterator[Problem]:
                 (WORKERS, ("topology", "validators")),
             )
             return
+
+
+def _combiners(run: Run) -> Iterator[tuple[Sequence[int], int]]:
+    """Return the workers of each combiner, and how many of them are attackers."""
+    workers, combiners = run.topology.workers, run.topology.validators or 1
+    chosen = attackers(run.attack, workers, run.seed)
+    for members in (range(index, workers, combiners) for index in range(combiners)):
+        yield members, len(chosen.intersection(members))
 
 
 def _some_signs_are_trusted(run: Run) -> Iterator[Problem]:

@@ -7,9 +7,9 @@ from hpcps.spec.schema import Run
 
 
 def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
-    """Return the key because of which a run keeps its buffers on the host whatever the machine, and its value.
+    """Return the first key that keeps the buffers of a run on the host of every machine, and its value.
 
-    None if the machine decides, or `transport.device_buffers`.
+    None if the machine, or `transport.device_buffers`, decides.
     """
     found: dict[tuple[str, ...], tuple[object, bool]] = {
         ("transport", "kind"): (run.transport.kind, "device_memory" not in run.transport.offers),
@@ -29,7 +29,7 @@ def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
 
 
 def unsuitable(run: Run) -> str:
-    """Return why a run keeps its buffers on the host whatever the machine; empty if the machine decides."""
+    """Return why a run keeps its buffers on the host of every machine; empty if the machine decides."""
     found = obstacle(run)
     if found is not None:
         return f"{'.'.join(found[0])} = {found[1]}"

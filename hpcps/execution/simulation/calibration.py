@@ -77,7 +77,7 @@ class RunRecords:
         try:
             with using(registry_of(directory.plugins, path / PLUGINS)):
                 self.run = Run.model_validate(directory.spec.get("run"))
-            files = {_peer(file): file for file in directory.records}
+            files = {Peer.parse(file.stem): file for file in directory.records}
             # The adversary is not predicted: what it does takes no time.
             self._lines = {peer: read_lines(file).lines for peer, file in files.items() if peer != ADVERSARY}
         except (OSError, ValueError) as error:
@@ -256,8 +256,3 @@ def _least_squares(columns: Matrix, values: Matrix) -> tuple[float, ...]:
     """Return the non-negative least-squares coefficients of `values` `[n]` on `columns` `[n, k]`."""
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
     return tuple(float(value) for value in nnls(columns / scale, values)[0] / scale)
-
-
-def _peer(file: Path) -> Peer:
-    role, _, index = file.stem.rpartition("-")
-    return Peer(role, int(index))

@@ -121,8 +121,7 @@ def hosts_of(run: Run, machine: Machine) -> dict[Peer, int]:
     no process of its own.
     """
     if machine.placement:
-        named = [(name.rpartition("-"), host) for host, names in enumerate(machine.placement) for name in names]
-        return {Peer(role, int(index)): host for (role, _, index), host in named}
+        return {Peer.parse(name): host for host, names in enumerate(machine.placement) for name in names}
     slots = -(-(run.processes - run.has_adversary) // machine.hosts)
     ranks = place(run.topology, [Host(str(host), slots) for host in range(machine.hosts)])
     return {Peer(rank.role, rank.index): int(rank.host) for rank in ranks}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hpcps.launch.launchers.base import Launcher
-from hpcps.launch.launchers.job import Job, Launch, host_counts, one_segment
+from hpcps.launch.launchers.job import MPICH_WITH_UCX, Job, Launch, host_counts, one_segment
 
 
 class Hydra(Launcher):
@@ -25,9 +25,7 @@ class Hydra(Launcher):
     name: Literal["hydra"] = "hydra"
 
     def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
-        """Have MPICH send everything through UCX, also within a host: its own shared memory is for host buffers."""
-        own = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
-        return replace(job, variables={**job.variables, **variables, **own})
+        return replace(job, variables={**job.variables, **variables, **MPICH_WITH_UCX})
 
     def render(self, job: Job) -> Launch:
         """Render the segments and the hosts."""

@@ -14,6 +14,11 @@ from pathlib import Path
 from hpcps.errors import LaunchError
 from hpcps.launch.plan import Plan, Rank
 
+MPICH_WITH_UCX = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
+"""Variables with which MPICH sends all through UCX, also within a host: its own shared memory is for host buffers."""
+OPEN_MPI_WITH_UCX = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
+"""Parameters with which Open MPI uses UCX, which it otherwise does only with certain networks."""
+
 # Launchers treat quotes differently, and some split a line at every blank.
 _PLAIN = re.compile(r"[\w./:@%+,=~-]+")
 

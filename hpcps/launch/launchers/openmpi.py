@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hpcps.launch.launchers.base import Launcher
-from hpcps.launch.launchers.job import Job, Launch
+from hpcps.launch.launchers.job import OPEN_MPI_WITH_UCX, Job, Launch
 
 
 class OpenMpi(Launcher):
@@ -27,18 +27,7 @@ class OpenMpi(Launcher):
     name: Literal["openmpi"] = "openmpi"
 
     def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
-        """Have Open MPI use UCX, which it otherwise does only with certain networks."""
-        options = (
-            "--mca",
-            "pml",
-            "ucx",
-            "--mca",
-            "opal_common_ucx_tls",
-            "any",
-            "--mca",
-            "opal_common_ucx_devices",
-            "any",
-        )
+        options = [word for name, value in OPEN_MPI_WITH_UCX.items() for word in ("--mca", name, value)]
         return replace(job, variables={**job.variables, **variables}, options=(*options, *job.options))
 
     def render(self, job: Job) -> Launch:

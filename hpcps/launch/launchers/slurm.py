@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hpcps.launch.launchers.base import Launcher
-from hpcps.launch.launchers.job import Job, Launch
+from hpcps.launch.launchers.job import MPICH_WITH_UCX, OPEN_MPI_WITH_UCX, Job, Launch
 
 
 class Slurm(Launcher):
@@ -36,10 +36,8 @@ class Slurm(Launcher):
 
     def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
         """Set the variables of MPICH and of Open MPI: srun starts ranks of either."""
-        mpich = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
-        names = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
-        open_mpi = {f"OMPI_MCA_{name}": value for name, value in names.items()}
-        return replace(job, variables={**job.variables, **variables, **mpich, **open_mpi})
+        open_mpi = {f"OMPI_MCA_{name}": value for name, value in OPEN_MPI_WITH_UCX.items()}
+        return replace(job, variables={**job.variables, **variables, **MPICH_WITH_UCX, **open_mpi})
 
     def render(self, job: Job) -> Launch:
         """Render the lines and the hosts; the command holds the rest."""

@@ -69,7 +69,7 @@ class Clocks:
         """
         self._group, self._me, self._clock = group, me, clock
         cards = [text.split(" ", 2) for text in group.collect(f"{me} {time.time_ns()} {identity()}")]
-        self._peers = [_peer(name) for name, _, _ in cards]
+        self._peers = [Peer.parse(name) for name, _, _ in cards]
         self._names = [name for _, _, name in cards]
         self.session = int(cards[0][1])
         self._asking = [
@@ -107,11 +107,6 @@ class Clocks:
         """Return the first rank with this clock that has a role."""
         ranks = enumerate(self._names)
         return next(rank for rank, other in ranks if other == name and self._peers[rank].role in ROLES)
-
-
-def _peer(text: str) -> Peer:
-    role, _, index = text.rpartition("-")
-    return Peer(role, int(index))
 
 
 def _ask(group: ProcessGroup, me: Peer, first: Peer, clock: Callable[[], float]) -> Offset:

@@ -17,8 +17,9 @@ from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
 MOMENT = 1e-9
-"""Seconds after which answers no longer come at the same moment. In one process the clock only advances while no role
-can proceed, so all answers of a moment are there when this pause is over, and their order is that of the workers."""
+"""The length of the shortest pause, in seconds: answers that come within it count as simultaneous. In one process the
+clock only advances while no role can proceed, so all answers of a moment are there when this pause is over, and their
+order is that of the workers."""
 
 
 @dataclass
@@ -187,7 +188,7 @@ class QuorumCollector(PartitionCollector):
             self._credits.append(Send(source, message))
 
     def _lose(self, source: Peer, owed: Owed) -> None:
-        """Release an answer, or what has come of it."""
+        """Drop a late answer, or the partitions of it that have come."""
         owed.lost = True
         if not owed.answered:
             return
@@ -199,7 +200,7 @@ class QuorumCollector(PartitionCollector):
             self._end_lost(source)
 
     def _end_lost(self, source: Peer) -> None:
-        """Expect the next update of a worker, all of whose lost update has come."""
+        """Expect the next update of a worker; the last partition of its lost update has come."""
         self._owed[source].popleft()
         self._left[source] = self.total if self._owed[source] else 0
 

@@ -262,7 +262,7 @@ class SyncServer(MessagingRole):
     def _give(
         self, part: _Part, number: int, given: Slice, round: int, readers: Sequence[Peer], *, whole: bool = False
     ) -> Iterator[Effect]:
-        """Send a partition of a round's model: encoded to those who have the model before it, unless `whole`."""
+        """Send a partition of a round's model: encoded to readers that have the previous model, unless `whole`."""
         payload = given.held[part.shard.partitions[number].columns]
         note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._answers else {}
         if self._answers:

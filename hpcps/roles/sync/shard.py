@@ -33,7 +33,7 @@ class Slice:
 
     Attributes:
         model: the slice of the model `[m]`.
-        held: what its readers have `[m]`; `model` itself if it is sent as it is.
+        held: the slice that its readers have decoded `[m]`; `model` itself if it is sent as it is.
         words: the memory of `codes`.
         codes: of each partition that is made, the encoded difference to what the readers had before.
     """

@@ -71,7 +71,6 @@ class OverPslite(ProcessTransport):
     def group(self, process: LaunchedProcess) -> Iterator[ProcessGroup]:
         if missing := self.missing():
             raise LaunchError(f"{socket.gethostname()}: {missing}")
-        from hpcps.transport.pslite.component import keep_freed_memory
         from hpcps.transport.pslite.process_group import PsliteProcessGroup
 
         keep_freed_memory()
