@@ -1,4 +1,15 @@
-"""Compressors: how the blocks of an update are encoded before they are sent; functions on arrays, with their keys."""
+"""Compressors: how the blocks of an update are encoded before they are sent; functions on arrays, with their keys.
+
+- `base`: the base classes; start here
+- `codec`: encodes and decodes the blocks of an update with a compressor
+- `dithering`: BytePS's random levels
+- `lossless`: zstd
+- `low_rank`: PowerSGD
+- `quantized`: random levels without bias
+- `rounding`: 16-bit floats and 8-bit integers
+- `signs`: one bit a value
+- `sparse`: some of the values, with their indices
+"""
 
 from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept, NoCompression
 from hpcps.compression.codec import Codec

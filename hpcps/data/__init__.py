@@ -1,4 +1,14 @@
-"""Data sets, their split into shards, and the stream of batches; no deep-learning framework is imported."""
+"""Data sets, their split into shards, and the stream of batches; no deep-learning framework is imported.
+
+- `base`: the base class of data sets; start here
+- `batches`: the stream of training batches
+- `files/`: official files: downloads, checksums, formats
+- `parts`: the two parts of a data set, opened and checked
+- `samples`: samples and labels as the files hold them
+- `sets/`: the data sets
+- `shards`: the training samples of each worker
+- `splits`: how the training samples are divided
+"""
 
 from hpcps.data.base import Data, Facts
 from hpcps.data.samples import InMemory, Part, Samples

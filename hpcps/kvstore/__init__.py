@@ -1,4 +1,10 @@
-"""A key-value store on ps-lite nodes, with the protocol of MXNet's `dist_sync` and `dist_async` stores."""
+"""A key-value store on ps-lite nodes, with the protocol of MXNet's `dist_sync` and `dist_async` stores.
+
+- `__main__`: the program of a scheduler or server
+- `client`: a worker of the store
+- `protocol`: its messages, and the placement of keys on servers
+- `server`: a server, and the values that it stores
+"""
 
 from hpcps.kvstore.client import Client
 from hpcps.kvstore.server import Server

@@ -1,7 +1,7 @@
 """Buckets: the parts of tensors that a holder combines, in a row in one buffer of each process.
 
 Small tensors of one type and reduction that are declared one after another share a bucket, so one message carries many
-of them. A message names a run: slots of a bucket in a row. The runs of the workers may differ, as they send what they
+of them. A message names a span: slots of a bucket in a row. The spans of the workers may differ, as they send what they
 have: the holder combines the slots that all have sent.
 """
 
@@ -85,8 +85,8 @@ class Placement:
         return replace(declaration, bucket=number, parts=parts)
 
 
-def runs(slots: int) -> Iterator[tuple[int, int]]:
-    """Return the runs, as (first, stop), of a set of slots: the bits of a number."""
+def spans(slots: int) -> Iterator[tuple[int, int]]:
+    """Return the spans, as (first, stop), of a set of slots: the bits of a number."""
     while slots:
         first = (slots & -slots).bit_length() - 1
         rest = ~(slots >> first)
@@ -95,21 +95,21 @@ def runs(slots: int) -> Iterator[tuple[int, int]]:
         slots = slots >> stop << stop
 
 
-def run(first: int, stop: int) -> int:
-    """Return the set of the slots of a run."""
+def span(first: int, stop: int) -> int:
+    """Return the set of the slots of a span."""
     return (1 << stop) - (1 << first)
 
 
 def message_about(
     kind: Kind, sender: Peer, bucket: int, first: int, stop: int, payload: Vector | None = None, **note: object
 ) -> Message:
-    """Return a message about a run of slots of a bucket."""
+    """Return a message about a span of slots of a bucket."""
     mask = _all_of(stop - first)
     return Message(kind, sender, ID, 0, index=bucket, partition=first, mask=mask, note=note, payload=payload)
 
 
-def run_of(message: Message) -> tuple[int, int]:
-    """Return the run, as (first, stop), that a message is about."""
+def span_of(message: Message) -> tuple[int, int]:
+    """Return the span, as (first, stop), that a message is about."""
     return message.partition, message.partition + (0 if message.mask is None else len(message.mask))
 
 
@@ -157,7 +157,7 @@ class Bucket:
         self.edges.append(self.edges[-1] + part.words)
 
     def words(self, first: int, stop: int) -> slice:
-        """Return the words of a run of slots in the buffer."""
+        """Return the words of a span of slots in the buffer."""
         return slice(self.edges[first], self.edges[stop])
 
     def bytes_of(self, slot: int, words: Vector) -> Bytes:
@@ -166,7 +166,7 @@ class Bucket:
         return words.view(np.uint8)[: columns.stop - columns.start]
 
     def combine(self, first: int, stop: int, payloads: Sequence[Vector], out: Vector) -> None:
-        """Combine the payloads of a run, in the order of the workers, and write the words of the result."""
+        """Combine the payloads of a span, in the order of the workers, and write the words of the result."""
         if not out.size:
             return
         tensor = self.parts[first].tensor
@@ -208,7 +208,7 @@ class Bucket:
         return Context(random=kept.random, state=kept.arrays)
 
     def _layout_of(self, first: int, stop: int) -> Layout:
-        """Return the blocks of a run; elements that fill the last word of a slot are a block of their own."""
+        """Return the blocks of a span; elements that fill the last word of a slot are a block of their own."""
         if self._layout is None or self._layout[0] != (first, stop):
             item = size_of(self.parts[first].tensor.declaration.dtype)
             sizes = [

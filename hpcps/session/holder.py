@@ -13,13 +13,13 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Now, Send
-from hpcps.session.buckets import Bucket, message_about, run, run_of, runs
+from hpcps.session.buckets import Bucket, message_about, span, span_of, spans
 from hpcps.session.elements import add
 from hpcps.session.reduction import ACCUMULATE, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
 _Piece = tuple[int, int, Vector | None]
-"""A run that a worker has sent, as (first, stop), and its words; None if the worker gives nothing."""
+"""A span that a worker has sent, as (first, stop), and its words; None if the worker gives nothing."""
 
 
 class _Collected:
@@ -41,10 +41,10 @@ class _Collected:
         self._answers: dict[Peer, Vector] = {}
 
     def store(self, first: int, stop: int) -> None:
-        """Keep the results of a run as weights, to which workers add from now on; see `ACCUMULATE`."""
+        """Keep the results of a span as weights, to which workers add from now on; see `ACCUMULATE`."""
         if not self._weights.size:
             self._weights = np.zeros(self.bucket.capacity, np.float32)
-        self.stored |= run(first, stop)
+        self.stored |= span(first, stop)
         words = self.bucket.words(first, stop)
         self._weights[words] = self.results[words]
 
@@ -56,29 +56,29 @@ class _Collected:
         answer[:] = weights
 
     def weights(self, worker: Peer, first: int, stop: int, allocate: Allocate) -> tuple[Vector, Vector]:
-        """Return the weights of a run, and the memory of the answer to a worker."""
+        """Return the weights of a span, and the memory of the answer to a worker."""
         if worker not in self._answers:
             self._answers[worker] = allocate(self.bucket.capacity)
         words = self.bucket.words(first, stop)
         return self._weights[words], self._answers[worker][words]
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
-        """Take a run of a worker, and return the runs that all workers have sent."""
-        slots, words = run(first, stop), self.bucket.words(first, stop)
+        """Take a span of a worker, and return the spans that all workers have sent."""
+        slots, words = span(first, stop), self.bucket.words(first, stop)
         if slots & self._sent[worker] or not self._fits(payload, words):
             raise RunError(f"{worker} has sent slots {first} to {stop - 1} of bucket {self.bucket.number} wrongly")
         self._sent[worker] |= slots
         self._pieces[worker].append((first, stop, payload))
         for sent in self._sent.values():
             slots &= sent
-        return runs(slots)
+        return spans(slots)
 
     def _fits(self, payload: Vector | None, words: slice) -> bool:
         encoded = self.bucket.codec is not None  # an encoding has any size, and is checked when it is decoded
         return payload is None or encoded or payload.size == words.stop - words.start
 
     def take(self, first: int, stop: int) -> tuple[int, list[Vector]]:
-        """Remove the slots of a run that all workers have sent, up to the end of a piece of one of them.
+        """Remove the slots of a span that all workers have sent, up to the end of a piece of one of them.
 
         Returns:
             The end of the removed slots, and their words, in the order of the workers.
@@ -99,7 +99,7 @@ class _Collected:
             if payload is not None:
                 encoded = self.bucket.codec is not None
                 rows.append(payload if encoded else payload[edges[first] - edges[begin] : edges[stop] - edges[begin]])
-            self._sent[worker] &= ~run(first, stop)
+            self._sent[worker] &= ~span(first, stop)
         return stop, rows
 
     @property
@@ -169,7 +169,7 @@ class Holder:
                 found = self._collected.get(message.index)
                 waits = found is not None and not found.stored >> message.partition & 1
                 names = [str(peer) for peer in found.waiting_for(message.partition)] if found and waits else []
-                about = message.index, *run_of(message)
+                about = message.index, *span_of(message)
                 yield Send(source, message_about(Kind.ANSWER, self.peer, *about, waiting_for=names))
             case _:
                 raise RunError(f"{self.peer} gets no {message.kind.name} from {source}")
@@ -208,11 +208,11 @@ class Holder:
         if self._disputed:
             return
         collected = self._collected[message.index]
-        first, end = run_of(message)
+        first, end = span_of(message)
         payload = None if message.kind is Kind.ABSENT else message.values
-        slots, edges = run(first, end), collected.bucket.edges
+        slots, edges = span(first, end), collected.bucket.edges
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
-            for low, stop in runs(found):
+            for low, stop in spans(found):
                 part = payload
                 if payload is not None and collected.bucket.codec is None:
                     part = payload[edges[low] - edges[first] : edges[stop] - edges[first]]
@@ -227,7 +227,7 @@ class Holder:
     def _combine(
         self, source: Peer, collected: _Collected, first: int, end: int, payload: Vector | None
     ) -> Iterator[Send | Now]:
-        """Combine the slots of a run that all workers have sent now."""
+        """Combine the slots of a span that all workers have sent now."""
         if not collected.begun:
             collected.since = self._clock()
         for low, high in collected.put(source, first, end, payload):
@@ -252,7 +252,7 @@ class Holder:
         """Raise an error if workers wait for one that has left."""
         for worker, why in self._left.items():
             if slots := collected.awaited_of(worker):
-                slot = next(runs(slots))[0]
+                slot = next(spans(slots))[0]
                 missing = collected.waiting_for(slot)
                 waiting = ", ".join(str(each) for each in self._workers if each not in (*missing, *self._left))
                 raise RunError(

@@ -14,7 +14,7 @@ from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Send
-from hpcps.session.buckets import ID, Bucket, Placement, message_about, run_of, runs
+from hpcps.session.buckets import ID, Bucket, Placement, message_about, span_of, spans
 from hpcps.session.elements import Bytes
 from hpcps.session.reduction import compresses, is_whole, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
@@ -82,15 +82,15 @@ class _Sender:
         begun, self.begun = self.begun, {}
         given = {slot: source for slot, source in begun.items() if source is not None}
         self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
-        for first, stop in _runs_of(given):
+        for first, stop in _spans_of(given):
             words = self._values[self.bucket.words(first, stop)]
             codec = self.bucket.codec
             yield Kind.UPDATE, first, stop, words if codec is None else codec.encode(words, self._allocate)
-        for first, stop in _runs_of(begun.keys() - given.keys()):
+        for first, stop in _spans_of(begun.keys() - given.keys()):
             yield Kind.ABSENT, first, stop, None
 
     def take(self, first: int, stop: int, words: Vector) -> list[TensorExchange]:
-        """Copy the results of a run to the targets of its exchanges, and return these.
+        """Copy the results of a span to the targets of its exchanges, and return these.
 
         Raises:
             RunError: a result is not due.
@@ -118,11 +118,11 @@ class _Sender:
         return ended
 
 
-def _runs_of(slots: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Return the runs of slots; mostly all of them are one run."""
+def _spans_of(slots: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Return the spans of slots; mostly all of them are one span."""
     if slots and max(slots) - min(slots) == len(slots) - 1:
         return iter([(min(slots), max(slots) + 1)])
-    return runs(sum(map((1).__lshift__, slots)))
+    return spans(sum(map((1).__lshift__, slots)))
 
 
 class Participant:
@@ -230,7 +230,7 @@ class Participant:
         Raises:
             RunError: the result is not due.
         """
-        sender, (first, stop) = self._senders[message.index, source], run_of(message)
+        sender, (first, stop) = self._senders[message.index, source], span_of(message)
         if message.kind is Kind.ANSWER:
             asked = sender.exchanges[first]
             if asked is not None:
@@ -246,7 +246,7 @@ class Participant:
 
     def exchanges_of(self, holder: Peer, message: Message) -> list[TensorExchange]:
         """Return the exchanges of a message to or from a holder."""
-        found = self._senders[message.index, holder].exchanges[slice(*run_of(message))]
+        found = self._senders[message.index, holder].exchanges[slice(*span_of(message))]
         return [exchange for exchange in found if exchange is not None]
 
     def missing(self, exchange: TensorExchange) -> list[Peer]:

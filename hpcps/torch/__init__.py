@@ -2,6 +2,18 @@
 
 The names are those of BytePS, with Horovod's `allreduce`. `hpcps launch -n 4 python train.py` starts a script; under
 torchrun it works on one host. docs/how-to/own-script.md shows both.
+
+- `broadcast`: all processes get the parameters, or an object, of one of them
+- `compression`: the types to which tensors are converted
+- `copies`: copies tensors to and from the buffers of a session
+- `data_parallel`: BytePS's DistributedDataParallel
+- `exchange`: `push_pull`; start here
+- `gradients`: the exchange of the gradients of a step
+- `hook`: the hook of PyTorch's DistributedDataParallel
+- `horovod`: Horovod's names
+- `optimizer`: `DistributedOptimizer`
+- `state`: the session of this process
+- `together`: exchanges several tensors as one
 """
 
 from hpcps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
