@@ -129,7 +129,8 @@ class Compressor(BaseCompressor):
         """
         vector = np.ascontiguousarray(as_numpy(values, 1, "values"), np.float32)
         code = np.empty(self.most_bytes(len(vector)), np.uint8)
-        return code[: self.write(vector, code, {} if kept is None else kept)]
+        with np.errstate(all="ignore"):
+            return code[: self.write(vector, code, {} if kept is None else kept)]
 
     def decode(self, code: Any, n: int) -> Vector:
         """Return the n values of an encoding, bytes or an array.
@@ -138,7 +139,8 @@ class Compressor(BaseCompressor):
             ValueError: it is not an encoding of n values.
         """
         values = np.empty(n, np.float32)
-        self.read(np.frombuffer(code, np.uint8), values)
+        with np.errstate(all="ignore"):
+            self.read(np.frombuffer(code, np.uint8), values)
         return values
 
     @classmethod

@@ -16,7 +16,7 @@ from hpcps.inputs import MiB, read_json, whole_number
 from hpcps.records.table import stack, tabulate, with_settings
 from hpcps.records.totals import sum_processes
 
-_LARGEST = 64 * MiB
+_LARGEST = 256 * MiB
 _MOST = 1e15
 
 COMPUTING = ("get_batch", "forward and backward", "local update")
@@ -250,7 +250,6 @@ MODES = ("esync", "sync", "async", "dcasgd", "local")
 
 _BY_CLASS = "-niid"
 _SUMMARY_BY_CLASS = "-non-iid"
-_LARGEST = 256 * MiB
 
 
 @dataclass(frozen=True)
