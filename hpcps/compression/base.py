@@ -39,6 +39,19 @@ class NoCompression(BaseCompressor):
 
     kind: Literal["none"] = "none"
 
+    def encode(self, values: Any) -> Code:
+        """Return the bytes of values as float32, an array or a tensor `[n]`."""
+        return np.array(as_numpy(values, 1, "values"), np.float32).view(np.uint8)
+
+    def decode(self, code: Any, n: int) -> Vector:
+        """Return the n values of these bytes.
+
+        Raises:
+            ValueError: they are not those of n values.
+        """
+        require_size(np.frombuffer(code, np.uint8), 4 * n)
+        return np.frombuffer(code, np.float32).copy()
+
 
 class Compressor(BaseCompressor):
     """Encodes the blocks of an update; a subclass adds `kind` and its own keys, and defines three methods.

@@ -198,6 +198,7 @@ def _draw_bytes(cost: TargetCost, options: PlotOptions) -> Figure:
         axes.set_yticks([*places.values()], map(page.name, places))
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.15)
         for one in lines:
             place = places[one.curve.line]
@@ -212,9 +213,14 @@ def _draw_bytes(cost: TargetCost, options: PlotOptions) -> Figure:
                 axes.errorbar(
                     mean, [place], xerr=[mean - low, high - mean], fmt="none", ecolor="#555555", elinewidth=0.8
                 )
-            words = f"{mean[0]:.3g}{'*' * bool(one.share)}"
+            words = f"{mean[0]:.{3 + (mean[0] >= 1000)}g}{'*' * bool(one.share)}"
             end = (max(high[0], mean[0]), place)
             axes.annotate(words, end, (3, 0), textcoords="offset points", va="center", fontsize=7)
+    ranges = [axes.get_xlim() for (axes,) in grid]
+    for (axes,), (left, right) in zip(grid, ranges, strict=True):
+        if left > right / 10:  # bars of a smaller range would look like multiples of each other
+            axes.set_xlim(left=right / 10)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     return page.figure
 
 

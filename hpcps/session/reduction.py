@@ -92,6 +92,5 @@ def table_of(rule: object, what: str = "rule") -> dict[str, Any]:
         return rule.model_dump(mode="json", exclude_none=True)
     if isinstance(rule, Mapping):
         return {str(key): value for key, value in rule.items()}
-    raise SpecError(
-        f"{what} must be the name, the table or an object of one, such as 'median' for a rule, not {rule!r}"
-    )
+    example = {"rule": "median", "attack": "negative", "compression": "onebit"}[what]
+    raise SpecError(f"{what} must be the name, the table or an object of one, such as {example!r}, not {rule!r}")

@@ -122,7 +122,10 @@ def try_compressor(compressor: BaseCompressor) -> None:
     codec = Codec(compressor, _LAYOUT)
     values, mask = np.linspace(-1, 1, _LAYOUT.size, dtype=np.float32), np.ones(2, np.bool_)
     for each in (values, np.full_like(values, np.nan)):
-        words = codec.encode(_LAYOUT, 0, mask, each, np.empty(codec.most_words(_LAYOUT, 0), np.float32))
+        given = each.copy()
+        words = codec.encode(_LAYOUT, 0, mask, given, np.empty(codec.most_words(_LAYOUT, 0), np.float32))
+        if not np.array_equal(given, each, equal_nan=True):
+            raise returned(compressor, "write", "with other values than it was given: it must not change them")
         try:
             back = codec.decode(_LAYOUT, 0, mask, words)
         except ValueError as error:
@@ -183,7 +186,10 @@ def cautions_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         compressor, name, where = run.communication.compression, run.model.name, "communication.compression"
         if not isinstance(compressor, Compressor):
             continue
-        k = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco) and compressor.k >= 1 else 0
+        k = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco) else 0.0
+        if 0.5 < k < 1:
+            yield f"{where}.k: at most half of the values of a block are sent, and k = {k:g} is more: use less"
+        k = k if k >= 1 else 0.0
         if 8 * k <= compressor.min_bytes <= type(compressor).model_fields["min_bytes"].default:
             continue  # no block is too small, and nobody waits for the framework
         key = f"{run.model.model_dump_json()} {run.data.input_facts}"
@@ -198,7 +204,7 @@ def cautions_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         if short := [block for block in encoded if 2 * k > block.size]:
             few = f"{len(short)} of {len(encoded)} encoded blocks of {name}, such as {short[0].name}"
             instead = f"send half of their values ({short[0].size // 2}) instead of {k:g}"
-            yield f"{where}.k: {few}, {instead}: use less, or a share below 1"
+            yield f"{where}.k: {few}, {instead}: use less, or a share of at most 0.5"
 
 
 def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:

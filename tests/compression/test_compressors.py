@@ -4,6 +4,7 @@ import hashlib
 import math
 import struct
 import tracemalloc
+import warnings
 import zlib
 from functools import lru_cache
 
@@ -632,3 +633,18 @@ def test_kernels_are_loaded_when_loops_have_taken_as_long(monkeypatch):
         monkeypatch.setattr(kernels, name, value)
     assert [kernels.enough_looped(400) for _ in range(4)] == [False, False, True, True]
     assert kernels.enough_looped(1)
+
+
+def test_the_compressor_none_returns_the_bytes_of_float32():
+    none, values = active().of("compressors")["none"](), np.array([1.5, np.nan, -0.0])
+    code = none.encode(values)
+    assert code.tobytes() == values.astype(np.float32).tobytes() == none.decode(code.tobytes(), 3).tobytes()
+    with pytest.raises(ValueError, match="an encoding of 12 bytes instead of 8"):
+        none.decode(code, 2)
+
+
+def test_functions_do_not_warn_of_damaged_codes():
+    code = Dithering().encode(np.full(100, 3e38, np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Dithering().decode(code, 100)

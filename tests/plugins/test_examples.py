@@ -100,12 +100,14 @@ def test_a_compressor_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path
     lines = [json.loads(line) for line in (run / "records/server-0.jsonl").read_text().splitlines()]
     assert {line["malformed"] for line in lines if line["event"] == "round"} == {0}
     compressor = folder / "my_compressor.py"
-    compressor.write_text(compressor.read_text().replace("return len(code)", "return len(code) - 2"))
-    said = hpcps("check", file, *changed, expect=2)
-    assert (
-        "compressor fixed (plugin my_compressor.py, line 22): its write() returned a code that its read() refuses"
-        in said
-    )
+    text = compressor.read_text()
+    for wrong, what in (
+        ("return len(code) - 2", "returned a code that its read() refuses"),
+        ("values[:] = 0; return len(code)", "returned with other values than it was given: it must not change them"),
+    ):
+        compressor.write_text(text.replace("return len(code)", wrong))
+        said = hpcps("check", file, *changed, expect=2)
+        assert f"compressor fixed (plugin my_compressor.py, line 22): its write() {what}" in said
 
 
 @pytest.mark.parametrize(
