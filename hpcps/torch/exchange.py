@@ -52,7 +52,7 @@ class PendingTensor:
         if self.target is not self.output:
             with torch.no_grad():
                 self.output.copy_(self.target)
-        elif exchange.tensor.divided:  # its bytes have been written
+        elif exchange.tensor.divided:  # torch has not seen that its bytes were written
             torch.autograd.graph.increment_version(self.output)
         return self.output
 

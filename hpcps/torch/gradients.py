@@ -130,7 +130,7 @@ class Gradients:
             bucket.begin()
         for bucket in buckets:
             bucket.finish()
-        # The result is one change of a gradient.
+        # Writing the result has changed a gradient once.
         changed = [self.names[p] for p, (g, old) in complete.items() if p.grad is not g or g._version != old + 1]
         session().step()
         self.combined = True

@@ -125,7 +125,7 @@ def try_compressor(compressor: BaseCompressor) -> None:
         given = each.copy()
         words = codec.encode(_LAYOUT, 0, mask, given, np.empty(codec.most_words(_LAYOUT, 0), np.float32))
         if not np.array_equal(given, each, equal_nan=True):
-            raise returned(compressor, "write", "with other values than it was given: it must not change them")
+            raise returned(compressor, "write", "after it had changed its values, which it must not change")
         try:
             back = codec.decode(_LAYOUT, 0, mask, words)
         except ValueError as error:
@@ -186,10 +186,10 @@ def cautions_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         compressor, name, where = run.communication.compression, run.model.name, "communication.compression"
         if not isinstance(compressor, Compressor):
             continue
-        k = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco) else 0.0
-        if 0.5 < k < 1:
-            yield f"{where}.k: at most half of the values of a block are sent, and k = {k:g} is more: use less"
-        k = k if k >= 1 else 0.0
+        given = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco) else 0
+        if 0.5 < given < 1:
+            yield f"{where}.k: at most half of the values of a block are sent, and k = {given:g} is more: use less"
+        k = given if given >= 1 else 0
         if 8 * k <= compressor.min_bytes <= type(compressor).model_fields["min_bytes"].default:
             continue  # no block is too small, and nobody waits for the framework
         key = f"{run.model.model_dump_json()} {run.data.input_facts}"

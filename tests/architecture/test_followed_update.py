@@ -41,8 +41,13 @@ def listed(mode):
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text[text.index("## Following an update") :].split("\n## ")[0]
     tables = section.split("|---|---|---|---|")[1:]
-    rows = re.findall(r"^\| \d+ \| `([^`]*)` \|", tables[["sync", "async"].index(mode)].split("\n\n")[0], re.MULTILINE)
-    return [f"hpcps/{file}" for file in rows]
+    table = tables[["sync", "async"].index(mode)].split("\n\n")[0]
+    rows = re.findall(r"^\| \d+ \| `([^`]*)` \| ([^|]*) \|", table, re.MULTILINE)
+    for file, named in rows:
+        text = (ROOT / "hpcps" / file).read_text()
+        for name in re.findall(r"[\w.]+(?=`)", named):
+            assert re.search(rf"\b(def|class) {name.rpartition('.')[2]}\b", text), (file, name)
+    return [f"hpcps/{file}" for file, _ in rows]
 
 
 def executed(action):

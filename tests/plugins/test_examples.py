@@ -103,7 +103,7 @@ def test_a_compressor_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path
     text = compressor.read_text()
     for wrong, what in (
         ("return len(code) - 2", "returned a code that its read() refuses"),
-        ("values[:] = 0; return len(code)", "returned with other values than it was given: it must not change them"),
+        ("values[:] = 0; return len(code)", "returned after it had changed its values, which it must not change"),
     ):
         compressor.write_text(text.replace("return len(code)", wrong))
         said = hpcps("check", file, *changed, expect=2)

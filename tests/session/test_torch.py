@@ -45,6 +45,12 @@ def test_tensors_of_every_type_and_form():
         bps.synchronize(bps.push_pull_async_inplace(table[:, 1], name="column"))
         assert torch.equal(table[:, 1], 2 * torch.arange(12.0).reshape(3, 4)[:, 1])
         assert torch.equal(table[:, 0], before[:, 0])
+        for elements in (3, 10**7):  # as after any change in place, autograd refuses values that it has saved
+            changed = torch.ones(elements)
+            total = (changed * torch.ones(elements, requires_grad=True)).sum()
+            bps.synchronize(bps.push_pull_async_inplace(changed, name=f"changed {elements}"))
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                total.backward()
         # Three without a name at a time, waited for in another order.
         handles = [bps.push_pull_async(torch.full((4,), float(rank + k))) for k in range(3)]
         assert [float(bps.synchronize(handle)[0]) for handle in handles[::-1]] == [3.0, 2.0, 1.0]
