@@ -6,8 +6,9 @@ the number of updates and the norm of the combined update of each round, and the
 
 `python benchmarks/transcription.py DATA [--rule trimmed_mean] [--seed 1] [--epochs 9] [--skipped zero|left_out]`
 
-DATA is a folder with `cifar-10-batches-bin`. An epoch takes 100 to 165 s of a core. With `--bfloat16` the networks
-compute in bfloat16, which takes about two thirds of that.
+DATA is a folder with `cifar-10-batches-bin`. An epoch takes 100 to 165 s of a core, and on a slow machine up to
+three times as long. With `--bfloat16` the networks compute in bfloat16, which takes about two thirds of that on
+processors with such instructions, and many times as long on others.
 """
 
 import argparse
