@@ -58,7 +58,8 @@ def write(numbers: NDArray[Any], dtype: str, out: Bytes) -> None:
 def add(rows: Sequence[Bytes], dtype: str, divisor: int, out: Bytes) -> None:
     """Write the sum of the rows, in their order, divided by a number.
 
-    Sums of floats are float64 and are rounded once; sums of integers wrap around, and those of bools are logical ors.
+    Sums of floats are float64 and are rounded once, those of bfloat16 by way of float32. Sums of integers wrap around,
+    and those of bools are logical ors.
     """
     if len(rows) == 1 and divisor == 1:
         out[:] = rows[0]

@@ -17,6 +17,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import NoReturn
+from weakref import WeakMethod
 
 from hpcps.errors import HpcpsError, LaunchError, RunError
 from hpcps.execution.bootstrap import process_group
@@ -202,6 +203,21 @@ class ScriptEnding:
         with suppress(ValueError):  # not the main thread
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._terminate)
+                # A child that is forked while a handler is set may lose a signal, and who sent it would wait for ever.
+                block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGTERM])
+                unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, [signal.SIGTERM])
+                forget = WeakMethod(self._forget)
+                os.register_at_fork(
+                    before=block, after_in_parent=unblock, after_in_child=lambda: (forget() or unblock)()
+                )
+
+    def _forget(self) -> None:
+        """Leave the session to the parent, in a process that the script has forked."""
+        self._over = True
+        atexit.unregister(self.end)
+        if signal.getsignal(signal.SIGTERM) == self._terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
     def shutdown(self) -> None:
         """End the session before the end of the script."""
@@ -224,17 +240,19 @@ class ScriptEnding:
         if self._over:
             return
         self._over = True
+        late = False  # Python ignores an error that arises here
         if self._error is None:
             try:
                 self._session.shutdown()
             except RunError as error:
+                late = True
                 self.failed(type(error), error, None)
         if self._error is None:
             return
         what = f"{type(self._error).__name__}: {self._error}"
         self._report(self._error)
         self._session.shutdown(error=what[:1000])
-        if os.environ.get(PLAN):
+        if late or os.environ.get(PLAN):
             # MPI would wait for the others at the end of this process.
             sys.stdout.flush()
             sys.stderr.flush()

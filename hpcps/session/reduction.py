@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 from hpcps.errors import SpecError
 from hpcps.registry import Config
 from hpcps.rules import Rule
+from hpcps.rules.coordinate_wise import Trimming
 
 Reduction = str | Mapping[str, Any]
 """How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
@@ -48,6 +49,11 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
         attack_of(reduction)
     if reason := rule.contradiction() or rule.reason_against(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
+    if isinstance(rule, Trimming) and rule.too_few(workers):
+        raise SpecError(
+            f"rule {rule.title}: the result of {workers} processes would be zero: start at least 3, or use the rule "
+            "median" + ("" if rule.f else ", or f = 0")
+        )
     return rule
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -20,14 +21,17 @@ class TensorCopies(Copies):
         if not values.flags.writeable:
             # torch has no tensors that are read-only, and warns; nothing writes to these.
             values = np.asarray((ctypes.c_uint8 * values.nbytes).from_address(values.ctypes.data))
-        flat = torch.from_numpy(values).view(getattr(torch, dtype))
-        parts = torch.split(flat, [each.numel() for each in like])
-        return [part.view(each.shape) for part, each in zip(parts, like, strict=True)]
+        with torch.inference_mode(False):  # later exchanges use them too
+            flat = torch.from_numpy(values).view(getattr(torch, dtype))
+            parts = torch.split(flat, [each.numel() for each in like])
+            return [part.view(each.shape) for part, each in zip(parts, like, strict=True)]
 
     @torch.no_grad()
     def copy(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         if targets:
-            torch._foreach_copy_(list(targets), list(sources))
+            # This may be another thread than that of the script, and the inference mode belongs to a thread.
+            with torch.inference_mode() if targets[0].is_inference() else nullcontext():
+                torch._foreach_copy_(list(targets), list(sources))
 
 
 NAMES = {getattr(torch, name): name for name in TYPES}

@@ -200,7 +200,7 @@ def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = Non
 
     See `push_pull`. The tensor may be changed as soon as this returns.
     """
-    copy = _checked(tensor).detach().clone()
+    copy = _copy(_checked(tensor))
     return _kept(begin(copy, copy, name, reduction_of(average, rule)))
 
 
@@ -225,7 +225,8 @@ def push_pull(
         tensor: a dense tensor of any device; of the same type and size in all processes. The mean is differentiable,
             and so is the sum: the gradient is exchanged in the same way.
         average: whether to return the mean, else the sum; the mean is for floats.
-        name: the name of the tensor in all processes; None: a name from its type and size.
+        name: the name of the tensor in all processes; None: a name from its type and size. Without names, all
+            processes must synchronize handles of tensors of one type and size in the same order.
         compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
@@ -240,7 +241,7 @@ def push_pull(
     if _checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None:
         result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]
         return result
-    copy = tensor.detach().clone()
+    copy = _copy(tensor)
     reduction = reduction_of(average, rule, compression=compression)
     return begin(copy, copy, name, reduction, compression=conversion(compression)).finish()
 
@@ -265,13 +266,19 @@ class _PushPull(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         name = ctx.name and f"{ctx.name}.gradient"
-        return push_pull(gradient.detach(), ctx.average, name, compression=ctx.compression), None, None, None
+        return push_pull(gradient, ctx.average, name, compression=ctx.compression), None, None, None
 
 
 def _checked(tensor: Tensor) -> Tensor:
     if isinstance(tensor, Tensor):
         return tensor
     raise SpecError(f"push_pull and allreduce expect a tensor, not {tensor!r:.50}: use torch.as_tensor()")
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy that any thread may write to: not even in inference mode is it a tensor of that mode."""
+    with torch.inference_mode(False):
+        return tensor.detach().clone()
 
 
 def _kept(pending: PendingTensor) -> int:

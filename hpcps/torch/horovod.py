@@ -22,7 +22,7 @@ def averages(average: bool | None, op: str | None) -> bool:
         raise SpecError("give op or average, not both")
     if op not in (None, Average, Sum):
         raise SpecError(f"op is {op!r}: use Average or Sum, or a rule of hpcps with rule=")
-    return average is not False if op is None else op == Average
+    return average is None or bool(average) if op is None else op == Average
 
 
 def allreduce(

@@ -13,7 +13,7 @@ from torch import Tensor
 from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import ACCUMULATE, Reduction
 from hpcps.torch.compression import Compressing, Compression, conversion
-from hpcps.torch.exchange import begin, named, reduction_of
+from hpcps.torch.exchange import begin, named, push_pull, reduction_of
 from hpcps.torch.gradients import Gradients
 from hpcps.torch.horovod import averages
 from hpcps.torch.state import is_asynchronous, rank, session
@@ -26,6 +26,7 @@ class _Distributed(torch.optim.Optimizer):
 
     _gradients: Gradients
     _known: Mapping[Tensor, str]
+    _loss: str
 
     def synchronize(self) -> None:
         """Wait until the gradients of all processes are combined, such as to clip them before `step`."""
@@ -41,18 +42,25 @@ class _Distributed(torch.optim.Optimizer):
             self._gradients.synchronizes = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Combine the gradients of all processes, unless `synchronize` has, and take a step."""
+        """Combine the gradients of all processes, unless `synchronize` has, and take a step.
+
+        The optimizer gets the mean of the losses that the closures of all processes return.
+        """
         gradients = self._gradients
         if closure is None:
             gradients.combine()
         _check_exchanged(self, gradients.names, self._known)
+        if closure is None:
+            return super().step()  # without an argument: a class of a script may take none
 
         def synchronized() -> Any:
-            loss = closure and closure()
+            loss = closure()
             gradients.combine()
-            return loss
+            # The mean: an optimizer that decides by the loss, such as LBFGS, must decide alike in all processes.
+            mean = push_pull(torch.as_tensor(loss, dtype=torch.float64).detach(), name=self._loss)
+            return mean.to(loss) if isinstance(loss, Tensor) else mean.item()
 
-        return super().step(closure and synchronized)
+        return super().step(synchronized)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -170,7 +178,7 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
         SpecError: names are missing or occur twice, or the rule cannot be used.
     """
-    if backward_passes_per_step < 1:
+    if not isinstance(backward_passes_per_step, int) or backward_passes_per_step < 1:
         raise SpecError(f"backward_passes_per_step must be a whole number from 1, not {backward_passes_per_step}")
     if isinstance(optimizer, _Distributed | _Asynchronous):
         raise SpecError("DistributedOptimizer has this optimizer already: call it once for each optimizer")
@@ -202,6 +210,7 @@ def DistributedOptimizer(  # noqa: N802
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients, optimizer._known = gradients, known  # type: ignore[attr-defined]
+    optimizer._loss = f"loss of optimizer {number}"  # type: ignore[attr-defined]
     return optimizer
 
 

@@ -1,6 +1,8 @@
 """hpcps.torch in several processes: what it returns equals one process that has everything."""
 
 import os
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -19,6 +21,7 @@ from hpcps.numerics.layout import Layout, private  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 from hpcps.session.compressed import TensorCodec  # noqa: E402
 from hpcps.session.session import Session  # noqa: E402
+from hpcps.torch.horovod import averages  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
 FLIP = SignFlip(rate=0.25, scope="worker")
@@ -816,6 +819,77 @@ def test_torchrun_names_the_process_that_does_not_call_init(monkeypatch):
         bps.init(timeout=1.0)  # torch 2.2 takes whole seconds
 
 
+def test_exchanges_in_inference_mode_do_not_spoil_later_ones():
+    def body():
+        with torch.inference_mode():
+            given = torch.ones(5000)
+            handle = bps.push_pull_async(given)
+            assert bps.push_pull(given, name="accuracy").tolist() == [1.0] * 5000
+            assert bps.synchronize(handle).tolist() == [1.0] * 5000
+            bps.synchronize(bps.push_pull_async_inplace(given, average=False, name="in place"))
+        assert given.tolist() == [2.0] * 5000
+        assert bps.push_pull(torch.ones(5000)).tolist() == [1.0] * 5000
+        assert bps.push_pull(torch.full((5000,), 3.0), name="accuracy").tolist() == [3.0] * 5000
+
+    fork(2, body)
+
+
+def test_a_step_with_a_closure_is_that_of_one_process():
+    class Own(torch.optim.SGD):
+        def step(self):
+            return super().step()
+
+    def train(targets, wrap):
+        parameter = torch.nn.Parameter(torch.zeros(3))
+        own = wrap(torch.optim.LBFGS([parameter], line_search_fn="strong_wolfe", max_iter=5))
+
+        def closure():
+            own.zero_grad()
+            loss = sum(((parameter - target) ** 4).sum() for target in targets) / len(targets)
+            loss.backward()
+            return loss
+
+        return [own.step(closure).item() for _ in range(3)], parameter.detach()
+
+    def body():
+        targets = [torch.tensor([1.0, 5.0, -2.0]), torch.tensor([3.0, -1.0, 0.5])]
+        losses, found = train([targets[bps.rank()]], bps.DistributedOptimizer)
+        wanted, alone = train(targets, lambda optimizer: optimizer)
+        np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+        np.testing.assert_allclose(found, alone, rtol=1e-4)
+        parameter = torch.nn.Parameter(torch.zeros(2))
+        own = bps.DistributedOptimizer(Own([parameter], lr=1.0))
+        (parameter * (1.0 + bps.rank())).sum().backward()
+        own.step()
+        assert parameter.tolist() == [-1.5, -1.5]
+
+    fork(2, body)
+
+
+def test_a_rule_that_gives_zero_for_so_few_processes_is_refused():
+    def body():
+        for rule in ("trimmed_mean", "phocas"):
+            with pytest.raises(SpecError, match="the result of 2 processes would be zero: start at least 3"):
+                bps.push_pull(torch.ones(3), rule=rule)
+        assert bps.push_pull(torch.ones(3), rule={"kind": "trimmed_mean", "f": 0}).tolist() == [1.0] * 3
+
+    fork(2, body)
+
+
+def test_the_end_of_a_forked_child_is_not_that_of_its_parent(tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, signal, sys, torch\nimport hpcps.torch as bps\nbps.init()\n"
+        "for _ in range(3):\n    child = os.fork()\n    if not child:\n"
+        "        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n        sys.exit(3)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3\n"
+        "print(bps.push_pull(torch.ones(2)).tolist())\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK")}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
+
+
 def test_one_process_needs_nothing():
     environment = {name: os.environ.pop(name) for name in ("WORLD_SIZE", "RANK") if name in os.environ}
     try:
@@ -824,6 +898,10 @@ def test_one_process_needs_nothing():
         bps.init()
         assert (bps.rank(), bps.size()) == (0, 1)
         assert bps.push_pull(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+        x = torch.tensor(3.0, requires_grad=True)
+        slope = torch.autograd.grad(bps.push_pull(x) ** 3, x, create_graph=True)[0]
+        assert torch.autograd.grad(slope, x)[0] == 18.0  # the second derivative
+        assert [averages(value, None) for value in (None, True, 1, False, 0)] == [True, True, True, False, False]
     finally:
         bps.shutdown()
         os.environ.update(environment)
