@@ -75,7 +75,7 @@ def test_figure_3_is_small_and_complete(figure3):
         "MPICH Version:",
     ):
         assert words in text
-    assert re.search(r"\d+ runs: 16 done, \d+ not started, \d+ stopped", text), "the long ones go on"
+    assert re.search(r"\d+ runs: \d+ done, \d+ not started, \d+ stopped", text), "the long ones go on"
     assert re.findall(r"<td>12/12</td><td>(.*?)</td>", text)[:3] == ["38.4", "0.0", "0.0"]
 
 
