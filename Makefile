@@ -180,7 +180,7 @@ JOBS ?=
 ONLY ?=
 RESULTS ?= results
 FIGURES = benchmarks/figures.py --hours $(HOURS) --epochs $(EPOCHS) --results '$(RESULTS)' \
-  $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only $(ONLY)) $(if $(ARCHIVE),--archive '$(ARCHIVE)')
+  $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only '$(ONLY)') $(if $(ARCHIVE),--archive '$(ARCHIVE)')
 
 # Status 75: points are left.
 figures: HOURS ?= 8

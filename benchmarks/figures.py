@@ -15,6 +15,7 @@ copies and the unfinished runs with their last checkpoint are packed.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ from archive import pack, unpack
 from mps import shared_mps
 from processes import ROOT
 
+from hpcps.cli.arguments import count
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.exit_status import ExitStatus
@@ -209,6 +212,7 @@ def execute(
                 return ExitStatus.SUSPENDED
             say(f"start: {stage}")
             limit = ["--walltime", str(int(left)), "--set", f"checkpoint.margin={margin:g}"]
+            limit += ["--set", "checkpoint.successors=1"]  # the next call
             status = stage.execute([*options, *limit], variables, stops)
             if stops:
                 return 128 + stops[0]
@@ -255,12 +259,19 @@ def show(files: Sequence[Path], results: Path, *, publish: bool) -> None:
                 subprocess.run(words, check=False)
 
 
+def _hours(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expects a number of hours above 0, got {text!r}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hours", type=float, required=True, help="length of this call, packing included")
+    parser.add_argument("--hours", type=_hours, required=True, help="length of this call, packing included")
     parser.add_argument("--epochs", type=int, help="epochs of a run; default: those of the files")
     parser.add_argument("--only", default="", help="experiments, by the beginnings of their names, such as fig3,sgd")
-    parser.add_argument("--jobs", type=int, help="points at a time; default: the number of cores, or 1 with a GPU")
+    parser.add_argument("--jobs", type=count(1), help="points at a time; default: the number of cores, or 1 with a GPU")
     parser.add_argument("--results", type=Path, default=ROOT / "results", help="default: results/ of this clone")
     parser.add_argument("--archive", type=Path, help="the folder of archives; default: nothing is published and packed")
     parser.add_argument("--experiments", type=Path, default=ROOT / "experiments", help="default: those of this clone")
@@ -274,10 +285,12 @@ def main() -> int:
     os.nice(max(0, args.nice - os.nice(0)))
     given = [stage.partition(":") for stage in args.stages or ()]
     names = [(name, selector) for name, _, selector in given] or list(STAGES)
-    names = [stage for stage in names if stage[0].startswith(tuple(args.only.split(",")))]
-    if not names:
-        known = ", ".join(sorted({name for name, _ in STAGES}))
-        parser.error(f"--only {args.only}: the name of no experiment begins so; there are {known}")
+    beginnings = [word.strip() for word in args.only.split(",") if word.strip()] or [""]
+    for word in beginnings:
+        if not any(name.startswith(word) for name, _ in names):
+            known = ", ".join(sorted({name for name, _ in names}))
+            parser.error(f"--only {word}: the name of no experiment begins so; there are {known}")
+    names = [stage for stage in names if stage[0].startswith(tuple(beginnings))]
     gpu = "train.device=cpu" not in args.set and has_gpu()
     every = max(1, (args.epochs or 0) // 40)
     further = [*([] if gpu else ["transport.kind=inproc"]), f"checkpoint.every={every}"]

@@ -45,7 +45,7 @@ def read_curves(path: Path) -> list[GivenCurve]:
         RunError: the file cannot be read, or a row lacks a field or has a wrong one.
     """
     try:
-        text = read_text(path, _LARGEST_FILE)
+        text = read_text(path, _LARGEST_FILE).removeprefix("\ufeff")  # some programs begin a file with this mark
     except InputError as error:
         raise RunError(str(error)) from error
     found: dict[tuple[str, str, str], dict[float, float]] = {}
@@ -56,7 +56,11 @@ def read_curves(path: Path) -> list[GivenCurve]:
         if not 0 <= accuracy <= 1:
             raise RunError(f"{path}:{number}: accuracy {accuracy:g}; expects a fraction from 0 to 1")
         key = str(row.get("source") or path.stem.replace("_", " ")), str(row["rule"]), str(row["attack"])
-        found.setdefault(key, {})[epoch] = 100 * accuracy
+        curve = found.setdefault(key, {})
+        if epoch in curve:
+            what = f"epoch {epoch:g} of {key[1]} · {key[2]} is there twice"
+            raise RunError(f"{path}:{number}: {what}; give each curve a source of its own")
+        curve[epoch] = 100 * accuracy
     if not found:
         raise RunError(f"{path}: it has no rows; a row has {', '.join(_FIELDS)}")
     return [
@@ -113,7 +117,8 @@ def difference_table(shown: Sequence[FigureData]) -> str:
         rows = [["line", "panel", "compared with", *windows]]
         for source, line, panel, means in differences(figure_data):
             cells = [
-                "–" if pair is None else f"{pair[0]:.1f} − {pair[1]:.1f} = {pair[0] - pair[1]:+.1f}" for pair in means
+                "–" if pair is None else f"{pair[0]:.1f} − {pair[1]:.1f} = {pair[0] - pair[1]:+.1f}".replace("-", "−")
+                for pair in means
             ]
             rows.append([line, plain(panel), source, *cells])
         title = heading(figure_data, "mean test accuracy (%), ours − theirs", figure_data.remark)
@@ -136,10 +141,15 @@ def _means(ours: Curve | None, other: ComparedCurve, first: int, last: int) -> t
 
 def _rows(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
     """Yield the rows of a file with their line numbers."""
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         reader = csv.DictReader(text.splitlines())
-        for row in reader:
-            yield reader.line_num, row
+        try:
+            for row in reader:
+                if None in row:
+                    raise RunError(f"{path}:{reader.line_num}: more cells than the head has; decimals have a point")
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise RunError(f"{path}:{reader.line_num + 1}: {error}") from error
         return
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -156,7 +166,7 @@ def _rows(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
 def _number(path: Path, number: int, row: Mapping[str, Any], name: str) -> float:
     try:
         value = float(row[name])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = float("nan")
     if not np.isfinite(value):
         raise RunError(f"{path}:{number}: {name} {row[name]!r}; expects a number")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
@@ -43,7 +44,8 @@ _ACCEPTED: Mapping[Among, str] = {
 
 _MANY = 60
 _MARKERS = 12
-_THIN: dict[str, Any] = {"linewidth": 0.7, "linestyle": "solid", "zorder": 1.5}
+_THIN: dict[str, Any] = {"linewidth": 0.7, "zorder": 1.5}
+_DASHES = ("solid", (0, (6, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _SECONDS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
@@ -103,8 +105,9 @@ def draw_accuracy(
     _limit_axes(grid[0][0], whole=against == "epoch", percent=plain)
     handles = _handles(page)
     if plain and against == "epoch":
-        sources = dict.fromkeys(other.source for other in figure_data.compared)
-        handles += [Line2D([], [], color="#555555", label=source, **_THIN) for source in sources]
+        for source, style in _styles(page).items():
+            label = source.replace("$", r"\$")  # otherwise matplotlib reads a formula
+            handles.append(Line2D([], [], color="#555555", label=label, **style))
     return page.legend(handles)
 
 
@@ -122,12 +125,19 @@ def _draw_measured(page: Page, axes: Axes, curves: Sequence[Curve], axis: XAxis,
 
 
 def _draw_compared(page: Page, axes: Axes, panel: str) -> None:
-    """Draw the curves of others as thin lines in the colours of ours, as far as ours go."""
-    last = max((curve.epoch[-1] for curve in page.data.curves if curve.epoch.size), default=0.0)
+    """Draw the curves of others as thin lines in the colours of ours, each as far as ours goes."""
+    last = {curve.line: curve.epoch[-1] for curve in page.data.panels[panel] if curve.epoch.size}
+    styles = _styles(page)
     for other in page.data.compared:
         if other.panel == panel:
-            near = other.epoch <= last
-            axes.plot(other.epoch[near], other.accuracy[near], color=page.looks[other.line].color, **_THIN)
+            near, color = other.epoch <= last.get(other.line, 0.0), page.looks[other.line].color
+            axes.plot(other.epoch[near], other.accuracy[near], color=color, **styles[other.source])
+
+
+def _styles(page: Page) -> dict[str, dict[str, Any]]:
+    """Return the style of each source of curves of others."""
+    sources = dict.fromkeys(other.source for other in page.data.compared)
+    return {source: _THIN | {"linestyle": style} for source, style in zip(sources, cycle(_DASHES))}
 
 
 def _handles(page: Page) -> list[Artist]:

@@ -7,8 +7,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import hpcps
-from hpcps.errors import InputError, RunError
+from hpcps.errors import RunError
 from hpcps.figures.compared import compare, read_curves
 from hpcps.figures.drawing import draw_all
 from hpcps.figures.figure_data import FigureData, require_epochs
@@ -36,6 +35,7 @@ from hpcps.records.export import summarize
 from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
 from hpcps.records.provenance import packages, source_state, write_provenance
+from hpcps.records.sweep import read_sweep
 from hpcps.records.table import joined, read_table, write_table
 
 
@@ -138,6 +138,7 @@ def publish(
         if add and (folder / "table.parquet").exists():
             further = read_json(folder / "provenance.json") if (folder / "provenance.json").exists() else {}
             table = joined(table, read_table(folder / "table.parquet"))
+        shown = compare(figure_data_of(table, baseline(table, source)), given)
         write_tables(table, folder)
         there = {str(run) for run in table["run_id"].unique()}
         write_provenance(source, own, folder, {run: facts for run, facts in further.items() if run in there})
@@ -147,12 +148,12 @@ def publish(
         attributes = table.attrs
         table = table[table["event"].isin(DRAWN)]
         table.attrs.update({"baseline": place.baseline} | attributes)
+        shown = compare(figure_data_of(table, baseline(table, source)), given)
         write_tables(table, folder)
         if (source / "provenance.json").is_file():
             write_whole(folder / "provenance.json", (source / "provenance.json").read_text())
     for old in (folder / "figures").glob("*.p[nd][gf]"):
         old.unlink()  # a figure of a variant that is no longer there
-    shown = compare(figure_data_of(table, baseline(table, source)), given)
     figures = write_figures(shown, folder / "figures")
     if compares_bytes(table):
         figures += write_files(draw_traffic(traffic_of(table, PlotOptions()), PlotOptions()), folder / "figures")
@@ -167,7 +168,10 @@ def publish(
     runs = Counter(states.values())
     files = [path.name if path.is_absolute() else str(path) for path in compared]
     options = [*(["--add"] if add else []), *(["--compare", *files] if files else [])]
-    write_publication(folder, source, shlex.join(["hpcps", "publish", name, *options]), runs)
+    launches = launch_commands(source, {str(run) for run in table["run_id"].unique()})
+    if add and (folder / FILE).exists():
+        launches = [*read_json(folder / FILE).get("launched_by", ()), *launches]
+    write_publication(folder, launches, shlex.join(["hpcps", "publish", name, *options]), runs)
     return Publication(folder, dict(runs), len(table), figures, damaged)
 
 
@@ -179,12 +183,12 @@ _FOLDERS = re.compile(r"(?<![\w.])/(?:[^/\s\"',]+/)+")
 _PACKAGES = ("numpy", "pandas", "pyarrow", "matplotlib")
 
 
-def write_publication(folder: Path, source: Path, command: str, runs: Mapping[str, int]) -> None:
+def write_publication(folder: Path, launched_by: Iterable[str], command: str, runs: Mapping[str, int]) -> None:
     """Write `publication.json` to the folder of a published copy.
 
     Args:
         folder: the published copy.
-        source: the results folder from which it was made.
+        launched_by: the commands that launched its runs.
         command: the command that made it.
         runs: the number of runs in each state, such as `{"done": 16}`.
 
@@ -196,7 +200,7 @@ def write_publication(folder: Path, source: Path, command: str, runs: Mapping[st
         "published": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "runs": dict(runs),
-        "launched_by": launch_commands(source),
+        "launched_by": list(dict.fromkeys(launched_by)),
         "hpcps": hpcps.__version__,
         "git": {"commit": code.commit, "uncommitted": bool(code.uncommitted)},
         "python": sys.version,
@@ -206,14 +210,14 @@ def write_publication(folder: Path, source: Path, command: str, runs: Mapping[st
         write_whole(folder / FILE, json.dumps(facts, indent=1) + "\n")
 
 
-def launch_commands(results: Path) -> list[str]:
-    """Return the `hpcps run` commands that repeat the launches of an experiment, without folders of this machine."""
+def launch_commands(results: Path, runs: Collection[str]) -> list[str]:
+    """Return the `hpcps run` commands that repeat the launches of runs, without folders of this machine."""
     commands = []
     for path in sorted((results / "sweeps").glob("*.json")):
-        with suppress(InputError):
-            match read_json(path):
-                case {"file": str(file), "overrides": [*overrides]}:
-                    words = ["hpcps", "run", f"{Path(file).parent.name}/{Path(file).name}"]
-                    words += [f"--set={_FOLDERS.sub('…/', str(override))}" for override in overrides]
-                    commands.append(shlex.join(words))
+        sweep = read_sweep(path)
+        if sweep is not None and any(point["run_id"] in runs for point in sweep[2]):
+            file, overrides, _ = sweep
+            words = ["hpcps", "run", f"{file.parent.name}/{file.name}"]
+            words += [f"--set={_FOLDERS.sub('…/', override)}" for override in overrides]
+            commands.append(shlex.join(words))
     return commands

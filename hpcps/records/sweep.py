@@ -56,7 +56,7 @@ def planned(results: Path, points: Points = ()) -> dict[str, Mapping[str, Any]]:
     """
     sweeps: dict[tuple[str, ...], Points] = {}
     for path in sorted((results / "sweeps").glob("*.json")):
-        if (sweep := _read(path)) is not None:
+        if (sweep := read_sweep(path)) is not None:
             file, overrides, then = sweep
             now = points if not overrides else ()
             sweeps[overrides] = now or _now(results, file, overrides) or then
@@ -73,7 +73,7 @@ def launched(results: Path, overrides: Sequence[str]) -> Points:
         results: the experiment's folder.
         overrides: the values of `--set`.
     """
-    sweep = _read(_path(results, overrides))
+    sweep = read_sweep(_path(results, overrides))
     return sweep[2] if sweep else ()
 
 
@@ -99,7 +99,7 @@ def _path(results: Path, overrides: Sequence[str]) -> Path:
     return results / "sweeps" / f"{name}.json"
 
 
-def _read(path: Path) -> tuple[Path, tuple[str, ...], Points] | None:
+def read_sweep(path: Path) -> tuple[Path, tuple[str, ...], Points] | None:
     """Return the file, the overrides and the points of a sweep; None if its file is missing or damaged."""
     with suppress(InputError):
         match read_json(path):

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import NoReturn
-from weakref import WeakMethod
+from weakref import WeakSet
 
 from hpcps.errors import HpcpsError, LaunchError, RunError
 from hpcps.execution.bootstrap import process_group
@@ -184,6 +184,39 @@ class _Exit(SystemExit):
 _Exit.__name__ = SystemExit.__name__  # in messages about a script or a plugin that exits
 
 
+class _Forks(threading.local):
+    """Makes the processes that a script forks leave its sessions; each thread has the signals that its fork blocks.
+
+    SIGTERM is blocked during a fork: a child that gets it before Python is ready there loses it if it has a handler,
+    and a pool that ends its processes would wait for ever.
+    """
+
+    mask: set[int | signal.Signals]
+
+    @staticmethod
+    @cache
+    def _endings() -> WeakSet[ScriptEnding]:
+        forks = _Forks()
+        os.register_at_fork(before=forks.block, after_in_parent=forks.unblock, after_in_child=forks.leave)
+        return WeakSet()
+
+    @staticmethod
+    def watch(ending: ScriptEnding) -> None:
+        """Make forked processes leave this session too."""
+        _Forks._endings().add(ending)
+
+    def block(self) -> None:
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+    def leave(self) -> None:
+        for ending in self._endings():
+            ending.forget()
+        self.unblock()
+
+
 class ScriptEnding:
     """Tells the other processes how the script of this one ends.
 
@@ -203,21 +236,14 @@ class ScriptEnding:
         with suppress(ValueError):  # not the main thread
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._terminate)
-                # A child that is forked while a handler is set may lose a signal, and who sent it would wait for ever.
-                block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGTERM])
-                unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, [signal.SIGTERM])
-                forget = WeakMethod(self._forget)
-                os.register_at_fork(
-                    before=block, after_in_parent=unblock, after_in_child=lambda: (forget() or unblock)()
-                )
+        _Forks.watch(self)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Leave the session to the parent, in a process that the script has forked."""
         self._over = True
         atexit.unregister(self.end)
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
     def shutdown(self) -> None:
         """End the session before the end of the script."""
@@ -240,7 +266,7 @@ class ScriptEnding:
         if self._over:
             return
         self._over = True
-        late = False  # Python ignores an error that arises here
+        late = False  # whether the error arises here, from where Python does not take an exit status
         if self._error is None:
             try:
                 self._session.shutdown()

@@ -44,7 +44,8 @@ class _Distributed(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Combine the gradients of all processes, unless `synchronize` has, and take a step.
 
-        The optimizer gets the mean of the losses that the closures of all processes return.
+        With a closure, the optimizer gets the mean of the losses of all processes, and so does the caller. All
+        processes must then give a closure, and each closure a loss.
         """
         gradients = self._gradients
         if closure is None:
@@ -56,6 +57,8 @@ class _Distributed(torch.optim.Optimizer):
         def synchronized() -> Any:
             loss = closure()
             gradients.combine()
+            if loss is None:
+                return None
             # The mean: an optimizer that decides by the loss, such as LBFGS, must decide alike in all processes.
             mean = push_pull(torch.as_tensor(loss, dtype=torch.float64).detach(), name=self._loss)
             return mean.to(loss) if isinstance(loss, Tensor) else mean.item()

@@ -208,6 +208,31 @@ def test_a_stage_that_is_refused_or_fails(stages, monkeypatch):
     assert figures.execute(stages[3:4], [], {}, later, 200.0) == figures.ExitStatus.SUSPENDED, "the time is over"
 
 
+def test_a_call_whose_time_is_over_says_that_there_is_more(experiments, tmp_path):
+    options = ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1", "--set", "train.epochs=100000")
+    ended = play(command(experiments, tmp_path / "results", *options, "--hours", "0.01"))
+    assert ended.returncode == figures.ExitStatus.SUSPENDED, ended.stdout + ended.stderr
+    assert "successors" not in ended.stdout
+    assert list((tmp_path / "results").glob("one/runs/*/checkpoints/*/manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--hours", "0"], "expects a number of hours above 0, got '0'"),
+        (["--hours", "nan"], "expects a number of hours above 0, got 'nan'"),
+        (["--hours", "1", "--jobs", "0"], "expects a whole number ≥ 1, got '0'"),
+        (["--hours", "1", "--only", "fig3, fig9"], "--only fig9: the name of no experiment begins so"),
+    ],
+)
+def test_options_that_select_nothing_are_refused(monkeypatch, capsys, words, message):
+    monkeypatch.setattr(sys, "argv", ["figures.py", *words])
+    monkeypatch.setattr(os, "nice", lambda by: 0)
+    with pytest.raises(SystemExit, match="2"):
+        figures.main()
+    assert message in capsys.readouterr().err
+
+
 def test_a_name_that_is_none_lists_the_names(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["figures.py", "--only", "fig9", "--hours", "1"])
     monkeypatch.setattr(os, "nice", lambda by: 0)

@@ -77,6 +77,27 @@ def test_the_figure_shows_them_as_thin_lines_as_far_as_ours_go(results, lines):
     assert all(line.get_linewidth() > 1 for axes in draw(shown, "bytes").axes for line in axes.lines)
 
 
+def test_each_source_has_its_own_dashes_and_each_line_ends_with_ours(tmp_path):
+    folder = tmp_path / "demo_sweep"
+    invent(folder, epochs=12, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2])
+    table = collect(folder).table
+    table = table[~((table["rule"] == "zeno") & (table["epoch"] > 5))]
+    rows = [
+        {"source": source, "rule": rule, "attack": "negative 6", "epoch": epoch, "accuracy": 0.5}
+        for source in ("one", r"a $\frac{$ b")
+        for rule in ("zeno", "average")
+        for epoch in range(1, 20)
+    ]
+    (tmp_path / "theirs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (shown,) = compare(figure_data_of(table), read_curves(tmp_path / "theirs.jsonl"))
+    figure = draw(shown)
+    figure.canvas.draw()
+    thin = [line for line in figure.axes[1].lines if line.get_linewidth() < 1]
+    assert [len(line.get_xdata()) for line in thin] == [5, 12, 5, 12]
+    styles = [line._dash_pattern for line in thin]
+    assert styles[0] == styles[1] != styles[2] == styles[3]
+
+
 @pytest.mark.usefixtures("empty_files")
 def test_the_command_prints_the_table_and_publish_keeps_the_lines(results, lines, tmp_path, capsys):
     file = lines(collect(results).table)
@@ -85,6 +106,13 @@ def test_the_command_prints_the_table_and_publish_keeps_the_lines(results, lines
     assert main(["publish", str(results), "--results", str(tmp_path), "--compare", str(file)]) == 0
     facts = json.loads((tmp_path / "published/demo_sweep/publication.json").read_text())
     assert facts["command"] == "hpcps publish demo_sweep --compare theirs.jsonl"
+    figure = tmp_path / "published/demo_sweep/figures/accuracy_by_epoch.png"
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("rule,attack,epoch,accuracy\nzena,negative 6,1,0.5\n")
+    before = figure.read_bytes(), facts
+    assert main(["publish", str(results), "--results", str(tmp_path), "--compare", str(wrong)]) == 2
+    capsys.readouterr()
+    assert (figure.read_bytes(), json.loads((figure.parents[1] / "publication.json").read_text())) == before
     assert main(["plot", "esync", str(results), "--compare", str(file)]) == 2
     assert "--compare is for the figures of one experiment" in capsys.readouterr().err
 
@@ -102,6 +130,22 @@ def test_the_command_prints_the_table_and_publish_keeps_the_lines(results, lines
             "a.csv",
             "rule,attack,epoch,accuracy\nzeno,none,1,38.1",
             "a.csv:2: accuracy 38.1; expects a fraction from 0 to 1",
+        ),
+        (
+            "a.csv",
+            "rule,attack,epoch,accuracy\nzeno,none,1,0,45",
+            "a.csv:2: more cells than the head has; decimals have a point",
+        ),
+        (
+            "A.CSV",
+            "\ufeffrule,attack,epoch,accuracy\nzeno,none,1,0.4\nzeno,none,1,0.5",
+            "A.CSV:3: epoch 1 of zeno · none is there twice; give each curve a source of its own",
+        ),
+        ("a.csv", f"rule,attack,epoch,accuracy\n{'z' * 140_000},none,1,0.4", "a.csv:2: field larger than field limit"),
+        (
+            "a.jsonl",
+            '{"rule": "zeno", "attack": "none", "epoch": 1, "accuracy": 1' + 400 * "0" + "}",
+            "expects a number",
         ),
         ("a.jsonl", "[1]", "a.jsonl:1: expects a JSON object"),
         ("a.jsonl", "{", "a.jsonl:1: not valid JSON"),

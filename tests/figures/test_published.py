@@ -16,6 +16,7 @@ from hpcps.figures.final import markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 from hpcps.records.export import summarize
+from hpcps.records.sweep import write_sweep
 from hpcps.records.table import joined, read_table
 
 ROOT = Path(__file__).parents[2]
@@ -76,9 +77,10 @@ def test_what_is_committed_of_the_results_are_published_copies():
 def test_a_copy_has_what_the_figures_need_and_where_it_came_from(hpcps, tmp_path):
     own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
     invent_small(own)
-    (own / "sweeps").mkdir()
-    sweep = {"file": "/home/me/experiments/demo.toml", "overrides": ["data.dir=/home/me/data"], "points": []}
-    (own / "sweeps/a.json").write_text(json.dumps(sweep))
+    point = {"label": "zeno", "index": 0, "swept": {}, "run": {}}
+    file, there = Path("/home/me/experiments/demo.toml"), next((own / "runs").iterdir()).name
+    write_sweep(own, file, ["data.dir=/home/me/data"], [point | {"run_id": there}])
+    write_sweep(own, file, ["seed=5"], [point | {"run_id": "notpublish"}])
     (copy / "figures").mkdir(parents=True)
     (copy / "figures/accuracy_by_epoch-old.png").touch()
     assert "runs: 4 done" in hpcps("publish", "demo")
@@ -97,6 +99,11 @@ def test_a_copy_has_what_the_figures_need_and_where_it_came_from(hpcps, tmp_path
     assert facts["packages"]["matplotlib"]
     assert facts["git"]["commit"] is None or len(facts["git"]["commit"]) == 40
     assert "/home" not in text
+    shutil.rmtree(own / "sweeps")
+    write_sweep(own, file, ["seed=2"], [point | {"run_id": there}])
+    hpcps("publish", "demo", "--add")
+    both = json.loads((copy / "publication.json").read_text())["launched_by"]
+    assert both == [*facts["launched_by"], "hpcps run experiments/demo.toml --set=seed=2"]
 
 
 def test_the_copy_is_taken_where_there_are_no_runs_and_every_command_says_so(hpcps, tmp_path):

@@ -1,6 +1,7 @@
 """hpcps.torch in several processes: what it returns equals one process that has everything."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -450,6 +451,9 @@ def test_arguments_that_cannot_be_used_are_refused_with_the_remedy():
         optimizer(rule="geometric_median", compression="fp16").step()
         with pytest.raises(SpecError, match="once for each optimizer"):
             bps.DistributedOptimizer(optimizer())
+        for passes in (0, 1.5):
+            with pytest.raises(SpecError, match=f"must be a whole number from 1, not {passes}"):
+                optimizer(backward_passes_per_step=passes)
         frozen = torch.nn.Linear(2, 2).requires_grad_(False)
         for keys in ({}, {"rule": "geometric_median"}):
             with pytest.raises(SpecError, match="no parameter requires a gradient"):
@@ -862,6 +866,8 @@ def test_a_step_with_a_closure_is_that_of_one_process():
         (parameter * (1.0 + bps.rank())).sum().backward()
         own.step()
         assert parameter.tolist() == [-1.5, -1.5]
+        plain = bps.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0))
+        assert plain.step(lambda: None) is None
 
     fork(2, body)
 
@@ -879,7 +885,7 @@ def test_a_rule_that_gives_zero_for_so_few_processes_is_refused():
 def test_the_end_of_a_forked_child_is_not_that_of_its_parent(tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(
-        "import os, signal, sys, torch\nimport hpcps.torch as bps\nbps.init()\n"
+        "import os, signal, sys, torch\nimport hpcps.torch as bps\nbps.init()\nbps.shutdown()\nbps.init()\n"
         "for _ in range(3):\n    child = os.fork()\n    if not child:\n"
         "        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n        sys.exit(3)\n"
         "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3\n"
@@ -888,6 +894,29 @@ def test_the_end_of_a_forked_child_is_not_that_of_its_parent(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK")}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
+
+
+def test_an_error_at_the_end_of_a_script_is_its_exit_status(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time, torch\nimport hpcps.torch as bps\nbps.init(timeout=4)\n"
+        "if bps.rank() == 0:\n    bps.push_pull_async(torch.ones(3), name='a')\nelse:\n    time.sleep(7)\n"
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": "2"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, script],
+            env=os.environ | address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert "waited 4 s for worker-1 in tensor 'a'" in said[0]
+    assert [process.returncode for process in both] == [1, 1], said
 
 
 def test_one_process_needs_nothing():
