@@ -81,7 +81,7 @@ class Packer:
     With `ef21` it sends the encoded difference to its estimate g, and g ← g + what is decoded (Richtárik et al., 2021).
 
     Attributes:
-        delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
+        delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e; of no meaning if all was sent.
         feeds_back: whether the residual is added to the next update, not to the next model.
         attacker: what the run's attack does to this worker.
     """
@@ -114,6 +114,7 @@ class Packer:
         self._local = local
         self.delta = local(layout.size)
         self.delta[:] = 0
+        self._keeps = False
         self._outgoing = allocate(layout.size)
         self._encoder = encoder = UpdateEncoder.of(run, layout, [part for _, _, part in self._partitions], allocate)
         codec = None if encoder is None else encoder.codec
@@ -132,6 +133,11 @@ class Packer:
         self.attacker = Attacker(
             peer, run.attack, run.topology.workers, run.seed, run.data.facts.classes, layout, choice, noise
         )
+
+    @property
+    def residual(self) -> Vector | None:
+        """What is added to the next model `[d]`; None if all was sent, or if it is added to the next update."""
+        return self.delta if self._keeps and not self.feeds_back else None
 
     def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int, abandoned: int | None = None) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.
@@ -157,6 +163,7 @@ class Packer:
         kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate
         sent = kept & participates
         withheld = not participates or self.attacker.withholds(round, epoch)
+        self._keeps = self.feeds_back or withheld or not sent.all()
         # A worker whose update grows goes on from its own network, whose next difference contains these steps.
         if self.feeds_back and not (withheld and self._grows) and not (abandoned is not None and self._loses):
             self._add_steps(trainer, base)
@@ -172,8 +179,9 @@ class Packer:
         if withheld:
             return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
         packed = self._pack(delta, sent, int(attacked.sum()), delay)
-        for start, stop in layout.runs(attacked & sent if self.feeds_back else sent):
-            delta[start:stop] = 0
+        if self._keeps:
+            for start, stop in layout.runs(attacked & sent if self.feeds_back else sent):
+                delta[start:stop] = 0
         if later:
             return self._attack_encoded(packed, round, epoch)
         return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), lost=attacked & sent)
@@ -296,13 +304,14 @@ class Packer:
         """Return the residual, the random streams and what the attacker keeps."""
         streams, attacker = generators_state(self._streams), self.attacker.state()
         encoding = {} if self._encoder is None else self._encoder.state()
-        arrays = {"residual": on_host(self.delta)}
+        arrays = {"residual": on_host(self.delta) if self._keeps else np.zeros(self._layout.size, np.float32)}
         arrays |= {name: values.copy() for name, values in self._checkpointed.items()}
         return State(arrays).having(streams=streams, attacker=attacker, **encoding)
 
     def restore(self, state: State) -> None:
         """Restore the residual, the random streams and what the attacker keeps."""
         self.delta[:] = state.arrays["residual"]
+        self._keeps = bool(state.arrays["residual"].any())
         for name, values in self._checkpointed.items():
             values[:] = state.arrays[name]
         restore_generators(self._streams, state.part("streams"))

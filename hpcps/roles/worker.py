@@ -44,7 +44,7 @@ class Worker(TrainingRole):
 
     @property
     def residual(self) -> Vector | None:
-        return None if self._packer.feeds_back else self._packer.delta
+        return self._packer.residual
 
     def see_model(self, read: Callable[[Vector], None]) -> None:
         self._packer.attacker.see_model(read)

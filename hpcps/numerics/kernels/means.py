@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcps.numerics.blocks import SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
-from hpcps.numerics.kernels.memory import NONE, floats, largest, write
+from hpcps.numerics.kernels.memory import NONE, floats, largest, magnitude, write
 from hpcps.numerics.kernels.places import Table
 
 MEAN_COLUMNS = 2048
@@ -36,7 +36,8 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
     addresses, offsets, segments = table
     places = np.empty(len(addresses) + TOGETHER, np.int64)
     zeros = np.zeros(SEGMENT, np.float32)
-    total, mean = np.empty(MEAN_COLUMNS, np.float64), np.empty(MEAN_COLUMNS, np.float32)
+    nothing, total = np.zeros(MEAN_COLUMNS, np.float64), np.empty(MEAN_COLUMNS, np.float64)
+    mean = np.empty(MEAN_COLUMNS, np.float32)
     worst = result = NONE
     for number in range(first, last):
         block, start, stop = segments[number]
@@ -47,6 +48,7 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
                 present += 1
         places[present : present + TOGETHER] = zeros.ctypes.data  # adding +0 changes no sum
         divisor, final = divisors[block], max(present - 1, 0) // TOGETHER * TOGETHER
+        before_last = total if final else nothing
         for begin in range(0, stop - start, MEAN_COLUMNS):
             count = min(MEAN_COLUMNS, stop - start - begin)
             for row in range(0, final, TOGETHER):
@@ -59,14 +61,25 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
             # The final sums are divided at once, not stored.
             a, b = floats(places[final] + 4 * begin, count), floats(places[final + 1] + 4 * begin, count)
             c, d = floats(places[final + 2] + 4 * begin, count), floats(places[final + 3] + 4 * begin, count)
-            if final == 0:
+            if base == out:  # LLVM vectorizes no loop that reads and writes the same memory
                 for k in range(count):
-                    mean[k] = np.float32((0.0 + a[k] + b[k] + c[k] + d[k]) / divisor)
+                    mean[k] = np.float32((before_last[k] + a[k] + b[k] + c[k] + d[k]) / divisor)
+                worst = max(worst, largest(mean[:count]))
+                result = max(result, write(mean[:count], start + begin, base, out))
+                continue
+            # One pass: with several, the memory waits for the arithmetic.
+            target = floats(out + 4 * (start + begin), count)
+            if base == 0:
+                for k in range(count):
+                    target[k] = np.float32((before_last[k] + a[k] + b[k] + c[k] + d[k]) / divisor)
+                    worst = max(worst, magnitude(target[k]))
             else:
+                before = floats(base + 4 * (start + begin), count)
                 for k in range(count):
-                    mean[k] = np.float32((total[k] + a[k] + b[k] + c[k] + d[k]) / divisor)
-            worst = max(worst, largest(mean[:count]))
-            result = max(result, write(mean[:count], start + begin, base, out))
+                    change = np.float32((before_last[k] + a[k] + b[k] + c[k] + d[k]) / divisor)
+                    worst = max(worst, magnitude(change))
+                    target[k] = before[k] + change
+                    result = max(result, magnitude(target[k]))
     return worst, result
 
 

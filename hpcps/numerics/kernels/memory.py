@@ -11,7 +11,6 @@ from numba.extending import intrinsic
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.layout import Vector
 
-MAGNITUDE: Any = np.int32(0x7FFFFFFF)
 NONE: Any = np.int32(0)
 
 
@@ -25,6 +24,18 @@ def _pointer(context: Any, address: Any) -> Any:
     return signature, generate
 
 
+@intrinsic
+def magnitude(context: Any, value: Any) -> Any:
+    """Return the bit pattern, without the sign, of a float32: an int32, the larger the value, and largest for NaN."""
+    signature = types.int32(types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pattern = builder.bitcast(arguments[0], context.get_value_type(types.int32))
+        return builder.and_(pattern, context.get_constant(types.int32, 0x7FFFFFFF))
+
+    return signature, generate
+
+
 @kernel
 def floats(address: int, count: int) -> Vector:
     """Return the `count` float32 at an address as an array."""
@@ -34,10 +45,9 @@ def floats(address: int, count: int) -> Vector:
 @kernel
 def largest(values: Vector) -> Any:
     """Return the largest bit pattern, without signs, of float32 values."""
-    bits = values.view(np.int32)
     found = NONE
-    for k in range(len(bits)):
-        found = max(found, bits[k] & MAGNITUDE)
+    for k in range(len(values)):
+        found = max(found, magnitude(values[k]))
     return found
 
 
