@@ -5,9 +5,9 @@
 The roles, the transport and the runtime are those of hpcps. The trainer adds a constant to the model, which takes no
 time. The workers wait at a barrier before they send their packed updates, or before they pack and encode them if the
 case says so. There the time of a round begins. It ends, in turn, when a worker can read the new model in place, and in
-the next round when it has adopted the model. In rounds of the first kind, workers that have the model wait at the
-barrier before they adopt it. The folder in HPCPS_BENCHMARK holds the barrier and `cases.json`, in which the run's seed
-is the index of the case.
+the next round when it has adopted the model. Then it waits at the barrier for the others: like the ranks of a peer, it
+does not take the core from one that still waits for its result, neither to adopt the model nor for its next update. The
+folder in HPCPS_BENCHMARK holds the barrier and `cases.json`, in which the run's seed is the index of the case.
 """
 
 from __future__ import annotations
@@ -159,11 +159,11 @@ class Watched:
         in_place = len(self._times) % 2 == 1
         if self._began is not None and in_place:
             self._times.append([self._began, time.monotonic()])
-            # One that has the model must not take the core from one that still waits for it; a peer's ranks do not.
             self._barrier.wait()
         result = work()
         if self._began is not None and not in_place:
             self._times.append([self._began, time.monotonic()])
+            self._barrier.wait()
         self._check()
         return result
 
