@@ -549,6 +549,7 @@ def test_where_a_vector_is_divided_does_not_show_if_coordinates_are_seen(compres
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
 def test_codes_from_anywhere_are_refused_or_decoded_and_nothing_else(compressor):
     """Truncated, extended, with changed bits, and of noise: nothing is written beyond the values."""
+    generator = np.random.default_rng(0)  # its own: few codes of some compressors can be decoded
     values = VECTORS["normal"][:333]
     code = compressor.encode(values)
     outcomes = {"refused": 0, "decoded": 0}
@@ -556,11 +557,11 @@ def test_codes_from_anywhere_are_refused_or_decoded_and_nothing_else(compressor)
         changed = code.copy()
         match trial % 3:
             case 0:
-                changed = np.resize(changed, GENERATOR.integers(0, 2 * len(code)))
+                changed = np.resize(changed, generator.integers(0, 2 * len(code)))
             case 1:
-                changed[GENERATOR.integers(0, len(code), 3)] ^= GENERATOR.integers(0, 256, 3).astype(np.uint8)
+                changed[generator.integers(0, len(code), 3)] ^= generator.integers(0, 256, 3).astype(np.uint8)
             case 2:
-                changed = GENERATOR.integers(0, 256, len(code)).astype(np.uint8)
+                changed = generator.integers(0, 256, len(code)).astype(np.uint8)
         out = np.full(len(values) + 2, np.float32(7))
         try:
             compressor.read(changed, out[1:-1])
