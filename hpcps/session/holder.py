@@ -36,6 +36,7 @@ class _Collected:
         self.since = 0.0
         self.accumulates = first.tensor.declaration.reduction == ACCUMULATE
         self._pieces: dict[Peer, list[_Piece]] = {worker: [] for worker in workers}
+        self._calls: dict[int, tuple[int, Peer]] = {}
         self.stored = 0
         self._weights: Vector = np.zeros(0, np.float32)
         self._answers: dict[Peer, Vector] = {}
@@ -61,6 +62,20 @@ class _Collected:
             self._answers[worker] = allocate(self.bucket.capacity)
         words = self.bucket.words(first, stop)
         return self._weights[words], self._answers[worker][words]
+
+    def check_call(self, worker: Peer, slot: int, call: int) -> None:
+        """Check that a worker gives a tensor without a name in the same call as the others.
+
+        Raises:
+            RunError: its script awaits such tensors in another order, so that others would be combined with it.
+        """
+        known, by = self._calls.setdefault(slot, (call, worker))
+        if call != known:
+            raise RunError(
+                f"the order of tensors without a name differs: {worker} gives its tensor {call} of "
+                f"{self.bucket.parts[slot].tensor.declaration} where {by} gives its tensor {known}: name the tensors, "
+                "or begin and synchronize them in the same order in all processes"
+            )
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
         """Take a span of a worker, and return the spans that all workers have sent."""
@@ -100,6 +115,8 @@ class _Collected:
                 encoded = self.bucket.codec is not None
                 rows.append(payload if encoded else payload[edges[first] - edges[begin] : edges[stop] - edges[begin]])
             self._sent[worker] &= ~span(first, stop)
+        for slot in range(first, stop) if self._calls else ():
+            self._calls.pop(slot, None)
         return stop, rows
 
     @property
@@ -211,6 +228,8 @@ class Holder:
         first, end = span_of(message)
         payload = None if message.kind is Kind.ABSENT else message.values
         slots, edges = span(first, end), collected.bucket.edges
+        for slot, call in message.note.get("calls", ()):
+            collected.check_call(source, slot, call)
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in spans(found):
                 part = payload

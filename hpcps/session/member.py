@@ -105,7 +105,7 @@ class Member:
         self._carry_out(messages)
         return tensor
 
-    def start(self, tensor: Tensor, source: Any, target: Any, later: bool = False) -> TensorExchange:
+    def start(self, tensor: Tensor, source: Any, target: Any, later: bool = False, call: int = 0) -> TensorExchange:
         """Begin an exchange, see `TensorExchange`. A small tensor waits until `flush` sends it with others.
 
         If `later`, any tensor waits so, and this neither copies nor sends.
@@ -115,7 +115,7 @@ class Member:
         """
         if self.error is not None or self.gone:
             self._refuse(tensor)
-        exchange = TensorExchange(tensor, source, target, time.monotonic())
+        exchange = TensorExchange(tensor, source, target, time.monotonic(), call)
         if tensor.small or later:
             self._queue.append(exchange)  # without a lock: `flush` may run in another thread
         else:
@@ -193,12 +193,12 @@ class Member:
     def watch(self) -> None:
         """Look after what takes long: processes that have ended, and exchanges that wait for others."""
         now, participant = time.monotonic(), self.participant
-        if self._queue and now - self._queue[0].began > _GATHER:
-            self.flush()
-        if now - self._looked < _LOOK_EVERY or self.error is not None:
-            return
-        self._looked = now
         try:
+            if self._queue and now - self._queue[0].began > _GATHER:
+                self.flush()
+            if now - self._looked < _LOOK_EVERY or self.error is not None:
+                return
+            self._looked = now
             for peer in self._ended():
                 since = self._seen.setdefault(peer, now)
                 if peer not in self.gone and now - since > _CERTAIN and self._transport_is_empty():

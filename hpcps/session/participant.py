@@ -44,12 +44,14 @@ class _Sender:
         holder: the process that combines it.
         exchanges: the exchange of each slot; None if there is none.
         begun: the slots that have begun and are not sent, with their sources.
+        calls: the `TensorExchange.call` of those without a name.
     """
 
     def __init__(self, first: TensorPart, allocate: Allocate, copies: Copies) -> None:
         self.bucket, self.holder = Bucket(first), first.holder
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
+        self.calls: dict[int, int] = {}
         self._views: list[Sequence[Any]] = []
         self._shapes: list[Any] = []
         self._copies = Copies() if first.tensor.divided else copies
@@ -76,6 +78,8 @@ class _Sender:
             self._shapes[slot] = shapes
         self.exchanges[slot] = exchange
         self.begun[slot] = source
+        if exchange.call:
+            self.calls[slot] = exchange.call
 
     def send(self) -> Iterator[tuple[Kind, int, int, Vector | None]]:
         """Copy the sources that have begun; return kind, first slot, stop and words of each message."""
@@ -221,8 +225,12 @@ class Participant:
             yield from self._send(sender)
 
     def _send(self, sender: _Sender) -> Iterator[Send]:
+        calls, sender.calls = sender.calls, {}
         for kind, first, stop, words in sender.send():
-            yield Send(sender.holder, message_about(kind, self.peer, sender.bucket.number, first, stop, words))
+            note: dict[str, Any] = {}
+            if calls:
+                note["calls"] = [each for each in calls.items() if first <= each[0] < stop]
+            yield Send(sender.holder, message_about(kind, self.peer, sender.bucket.number, first, stop, words, **note))
 
     def take(self, source: Peer, message: Message) -> None:
         """Take a result, or an answer of a holder.

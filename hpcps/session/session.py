@@ -87,19 +87,19 @@ class Session:
         with self._lock:
             return self.member.declare(declaration)
 
-    def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
+    def start(self, tensor: Tensor, source: Any, target: Any, call: int = 0) -> TensorExchange:
         """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one.
 
         Where the other thread polls often, it also sends large tensors while the script computes.
         """
         if tensor.small or self._polls:
             self._waiting += tensor.declaration.words if tensor.small else 0
-            exchange = self.member.start(tensor, source, target, later=True)
+            exchange = self.member.start(tensor, source, target, True, call)
             if self._waiting > _ENOUGH:
                 self._flush()
             return exchange
         with self._lock:
-            exchange = self.member.start(tensor, source, target)
+            exchange = self.member.start(tensor, source, target, False, call)
             self.member.settle_own()
             return exchange
 

@@ -193,6 +193,7 @@ class TensorExchange:
         error: why there will be no result; None if there is one, or may be.
         waiting_for: the workers that have not sent the tensor, as far as a holder has said.
         asked: when its holders were asked for them, in seconds.
+        call: the number of the call of the script that gave a tensor of this form without a name; 0 if it has a name.
     """
 
     error: BaseException | None = None
@@ -201,7 +202,7 @@ class TensorExchange:
     asked = -inf
     _then: Callable[[], None] | None = None
 
-    def __init__(self, tensor: Tensor, source: Any, target: Any, began: float) -> None:
+    def __init__(self, tensor: Tensor, source: Any, target: Any, began: float, call: int = 0) -> None:
         """Begin an exchange.
 
         Raises:
@@ -210,7 +211,7 @@ class TensorExchange:
         last = tensor.exchange
         if last is not None and last.left and last.error is None:
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
-        self.tensor, self.source, self.target, self.began = tensor, source, target, began
+        self.tensor, self.source, self.target, self.began, self.call = tensor, source, target, began, call
         self.left = len(tensor.parts)
         tensor.exchange = self  # complete, as another thread may look at it
 

@@ -29,6 +29,10 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
     """
     pairs = params.items() if isinstance(params, Mapping) else named("broadcast_parameters", params)
     tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
+    if pairs and not tensors:
+        raise SpecError(
+            "broadcast_parameters got no tensor: use broadcast_optimizer_state(optimizer) or broadcast_object(value)"
+        )
     # Several models of a script may have parameters of the same names and other shapes.
     all_named = [(f"broadcast/{name} {tuple(value.shape)} {value.dtype}", value) for name, value in tensors]
     pending = [_begin(value, name, root_rank) for name, value in all_named]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcps.errors import SpecError
+from hpcps.errors import RunError, SpecError
 from hpcps.torch.broadcast import broadcast_parameters
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
@@ -31,6 +31,18 @@ class _Backward(Gradients):
                 # The engine calls it at the end of this backward pass.
                 torch.autograd.Variable._execution_engine.queue_callback(self._end)
             super().count(parameter)
+
+    def check_ended(self) -> None:
+        """Check that the last backward pass has ended.
+
+        Raises:
+            RunError: an exception has ended it.
+        """
+        if self._begun and torch._C._current_graph_task_id() == -1:
+            raise RunError(
+                "an exception has ended the last backward pass before all gradients were combined, so this process has "
+                "not done what the others did: end the script, and restart all processes"
+            )
 
     def _end(self) -> None:
         self._begun = False
@@ -84,7 +96,12 @@ class DistributedDataParallel(torch.nn.Module):
         self._broadcast(module.state_dict().items())
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model."""
+        """Call the model.
+
+        Raises:
+            RunError: an exception has ended the last backward pass.
+        """
+        self._gradients.check_ended()
         if self._broadcasts and self.training and self._gradients.synchronizes:
             self._broadcast(self.module.named_buffers())
         return self.module(*inputs, **keywords)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -22,6 +23,8 @@ from hpcps.torch.state import session
 _handles: dict[int, PendingTensor] = {}
 _numbers = count()
 _unnamed: set[str] = set()
+_calls: Counter[str] = Counter()
+"""How often the script has given a tensor without a name, by the type, the size and the reduction."""
 
 
 @dataclass(slots=True)
@@ -69,6 +72,8 @@ def reduction_of(
     Raises:
         SpecError: the arguments contradict each other.
     """
+    if isinstance(average, str):
+        raise SpecError(f"average is {average!r}: give the name of a tensor as name={average!r}")
     if rule is not None and not average:
         raise SpecError("a rule is in place of the mean or the sum: leave out average=False and op=Sum, or rule=")
     if rule is attack is None and compression is Compression.none:
@@ -165,19 +170,23 @@ def begin(
         if compressed is not tensor:
             pending = begin(compressed, compressed, name, reduction, given=given, blocks=blocks)
             return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
-    unnamed = "" if name else _free_name(tensor, reduction)
+    form = "" if name else f"unnamed {tensor.dtype} {tensor.numel()} {reduction}"
+    unnamed = _free_name(form) if form else ""
     found, target = declared(name or unnamed, tensor, reduction, blocks), output
     if not output.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
         raise SpecError(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
         )
+    if form:
+        _calls[form] += 1
+    call = _calls[form] if form else 0
     if not found.divided:
-        exchange = session().start(found, [tensor] if given else None, [output])
+        exchange = session().start(found, [tensor] if given else None, [output], call)
     else:
         if not output.is_contiguous() or output.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
         source = [bytes_of(tensor.detach().contiguous().cpu())] if given else None
-        exchange = session().start(found, source, [bytes_of(target)])
+        exchange = session().start(found, source, [bytes_of(target)], call)
     if unnamed:
         _unnamed.add(unnamed)
     return PendingTensor(exchange, output, target, unnamed)
@@ -226,7 +235,7 @@ def push_pull(
             and so is the sum: the gradient is exchanged in the same way.
         average: whether to return the mean, else the sum; the mean is for floats.
         name: the name of the tensor in all processes; None: a name from its type and size. Without names, all
-            processes must synchronize handles of tensors of one type and size in the same order.
+            processes must begin and synchronize the exchanges of tensors of one type and size in the same order.
         compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
@@ -236,7 +245,8 @@ def push_pull(
 
     Raises:
         SpecError: the tensor or the rule cannot be used.
-        RunError: the processes give different tensors, or one of them has ended; the message names it and the tensor.
+        RunError: the processes give different tensors, or tensors without a name in different orders, or one of them
+            has ended; the message names it and the tensor.
     """
     if _checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None:
         result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]
@@ -270,8 +280,10 @@ class _PushPull(torch.autograd.Function):
 
 
 def _checked(tensor: Tensor) -> Tensor:
-    if isinstance(tensor, Tensor):
+    if isinstance(tensor, Tensor) and tensor.device.type != "meta":
         return tensor
+    if isinstance(tensor, Tensor):
+        raise SpecError("push_pull and allreduce expect a tensor with values, and one on the meta device has none")
     raise SpecError(f"push_pull and allreduce expect a tensor, not {tensor!r:.50}: use torch.as_tensor()")
 
 
@@ -293,10 +305,11 @@ def _pending(handle: int) -> PendingTensor:
     return _handles[handle]
 
 
-def _free_name(tensor: Tensor, reduction: Reduction) -> str:
-    """Return the first name for a tensor of this type and size that no exchange under way has.
+def _free_name(form: str) -> str:
+    """Return the first name for a tensor of a form that no exchange under way has.
 
-    A script that does the same in all processes gets the same names in all of them.
+    A script that does the same in all processes gets the same names in all of them. Where it does not, the holder finds
+    that the numbers of the calls differ.
     """
-    names = (f"unnamed {tensor.dtype} {tensor.numel()} {reduction} {number}" for number in count())
+    names = (f"{form} {number}" for number in count())
     return next(name for name in names if name not in _unnamed)

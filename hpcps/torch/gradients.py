@@ -34,7 +34,9 @@ class _Bucket:
             gradients = []
             for parameter in self.parameters:
                 if (gradient := parameter.grad) is None:
-                    gradient = parameter.grad = torch.zeros_like(parameter)
+                    gradient = torch.zeros_like(parameter)
+                    if parameter.requires_grad:  # else the script has frozen it, and no step may change it
+                        parameter.grad = gradient
                 gradients.append(gradient)
             self._together.begin(gradients)
 

@@ -29,7 +29,10 @@ class _Distributed(torch.optim.Optimizer):
     _loss: str
 
     def synchronize(self) -> None:
-        """Wait until the gradients of all processes are combined, such as to clip them before `step`."""
+        """Wait until the gradients of all processes are combined, such as to clip them before `step`.
+
+        Each call combines the gradients as they are then: with `op=Sum`, a second one adds up the sums.
+        """
         self._gradients.synchronize()
 
     @contextmanager

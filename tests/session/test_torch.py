@@ -286,6 +286,25 @@ def test_broadcasts():
     fork(3, body)
 
 
+@pytest.mark.parametrize("elements", [4, 3_000_000])
+def test_tensors_without_a_name_in_another_order_are_an_error_and_are_not_mixed(elements):
+    def body():
+        first, second = (bps.push_pull_async(torch.full((elements,), float(k))) for k in (1, 2))
+        # Process 1 awaits the second first, so that its next tensor gets the other free name.
+        order = (first, second) if bps.rank() == 0 else (second, first)
+        assert float(bps.synchronize(order[0])[0]) == 1 + bps.rank()
+        with pytest.raises(RunError, match=r"without a name differs: .* name the tensors, or begin and synchronize"):
+            others(order[1])
+
+    def others(awaited):
+        third = bps.push_pull_async(torch.full((elements,), 3.0))
+        bps.synchronize(awaited)
+        fourth = bps.push_pull_async(torch.full((elements,), 4.0))
+        bps.synchronize(third), bps.synchronize(fourth)
+
+    fork(2, body)
+
+
 def test_an_exchange_that_only_one_process_begins_is_an_error_at_its_end():
     def body():
         bps.push_pull(torch.ones(3), name="all")
@@ -427,6 +446,50 @@ def test_mistakes_with_the_optimizer():
     fork(2, body)
 
 
+def test_a_layer_that_is_frozen_later_does_not_move():
+    """Not by weight decay either: a step of a plain optimizer leaves out what has no gradient."""
+
+    def body():
+        model, rank = network(), bps.rank()
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1), model.named_parameters()
+        )
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(rank))
+        for step in range(3):
+            optimizer.zero_grad()
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            model(x).square().mean().backward()
+            optimizer.step()
+            moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+            assert moved == [step == 0] * 2 + [True] * 2
+            model[0].requires_grad_(False)
+
+    fork(2, body)
+
+
+def test_a_backward_pass_that_an_exception_ended_is_an_error_at_the_next_forward_pass():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ValueError("it fails here")
+
+    def body():
+        model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 1))
+        ddp, x = bps.DistributedDataParallel(model), torch.ones(8, 6)
+        ddp(x).sum().backward()
+        middle = ddp.module[0](x)
+        with pytest.raises(ValueError, match="it fails here"):
+            ddp.module[1](Fails.apply(middle)).sum().backward()
+        with pytest.raises(RunError, match=r"an exception has ended the last backward pass .* restart all processes"):
+            ddp(x)
+
+    fork(2, body)
+
+
 def test_arguments_that_cannot_be_used_are_refused_with_the_remedy():
     def body():
         def optimizer(**keys):
@@ -463,6 +526,13 @@ def test_arguments_that_cannot_be_used_are_refused_with_the_remedy():
             bps.broadcast_parameters(list(model.parameters()))
         with pytest.raises(SpecError, match="DistributedOptimizer needs the names"):
             bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.parameters())
+        with pytest.raises(SpecError, match="got no tensor: use broadcast_optimizer_state"):
+            bps.broadcast_parameters({"lr": 0.1})
+        with pytest.raises(SpecError, match="give the name of a tensor as name='gradient'"):
+            bps.push_pull(x, "gradient")
+        for push in (bps.push_pull, bps.push_pull_async, bps.push_pull_async_inplace, bps.allreduce):
+            with pytest.raises(SpecError, match="one on the meta device has none"):
+                push(torch.ones(3, device="meta"))
         assert bps.broadcast_object(bps.rank() + 4, root_rank=1, name="epoch") == 5
         assert bps.push_pull(x, name="the session goes on").tolist() == [1.0] * 3
 
