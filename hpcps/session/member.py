@@ -23,6 +23,8 @@ TIMEOUT = 600.0
 """Seconds in which an exchange must end."""
 _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 """Seconds after which a worker asks for whom it waits, and between two questions."""
+_STALLED = 30.0
+"""Seconds after which a worker says for whom it waits; it says so again each time that twice as many have passed."""
 _ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
@@ -49,6 +51,7 @@ class Member:
         combined: the seconds in which its holder combined tensors.
         in_flight: the seconds in which exchanges of its participant were not done.
         trace: the trace of the process, if there is one.
+        notices: messages for a person that have not been printed.
     """
 
     trace: SessionTrace | None = None
@@ -96,6 +99,8 @@ class Member:
         self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
         self._seen: dict[Peer, float] = {}
+        self.notices: deque[str] = deque()
+        self._noticed = 0.0
 
     def declare(self, declaration: Declaration) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
@@ -209,7 +214,7 @@ class Member:
             self.fail(error)
 
     def _ask(self, participant: Participant, now: float) -> None:
-        """Ask for whom exchanges wait that have taken long.
+        """Ask for whom exchanges wait that have taken long, and note the first that has taken very long.
 
         Raises:
             RunError: one has taken too long.
@@ -217,6 +222,11 @@ class Member:
         for exchange in participant.exchanges:
             if now - exchange.began > self._timeout:
                 raise RunError(f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}")
+            waited = now - exchange.began
+            if waited > _STALLED and now - self._noticed > waited / 2:
+                self._noticed = now
+                names, end = self.waited_for(exchange), f"after {self._timeout:g} s this is an error"
+                self.notices.append(f"has waited {waited:.0f} s for {names}; {end}")
             if now > max(exchange.began + _ASK_AFTER, exchange.asked + _ASK_EVERY):
                 exchange.asked = now
                 self._carry_out(participant.query(exchange))

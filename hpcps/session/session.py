@@ -222,6 +222,12 @@ class Session:
         if worker:
             self.charge("wait")
 
+    def _watch(self) -> None:
+        """Look after what takes long, and say so."""
+        self.member.watch()
+        while self.member.notices:
+            report(self.name, self.member.notices.popleft())
+
     def _until(self, done: Callable[[], bool]) -> None:
         """Make progress until a condition holds."""
         with self._lock:
@@ -234,7 +240,7 @@ class Session:
                     if self.member.step():
                         backoff.reset()
                         continue
-                    self.member.watch()
+                    self._watch()
                 if not done():
                     backoff.wait()
         finally:
@@ -250,7 +256,7 @@ class Session:
             with self._lock:
                 progress = self.member.step()
                 if not progress:
-                    self.member.watch()
+                    self._watch()
             if progress:
                 backoff.reset()
             elif not self._closing:

@@ -1,6 +1,7 @@
 """hpcps.torch in several processes: what it returns equals one process that has everything."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from hpcps.compression import Onebit, Qsgd, Topk  # noqa: E402
 from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
 from hpcps.numerics.layout import Layout, private  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
+from hpcps.session import member  # noqa: E402
 from hpcps.session.compressed import TensorCodec  # noqa: E402
 from hpcps.session.session import Session  # noqa: E402
 from hpcps.torch.horovod import averages  # noqa: E402
+from hpcps.torch.state import session  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
 FLIP = SignFlip(rate=0.25, scope="worker")
@@ -303,6 +306,27 @@ def test_tensors_without_a_name_in_another_order_are_an_error_and_are_not_mixed(
         bps.synchronize(third), bps.synchronize(fourth)
 
     fork(2, body)
+
+
+def test_processes_that_wait_for_each_other_say_so_and_end(monkeypatch, capfd):
+    """Blocking exchanges in different orders: each process names the other and its tensor, long before the timeout."""
+    monkeypatch.setattr(member, "_STALLED", 1.0)
+    monkeypatch.setattr(member, "_ASK_AFTER", 0.1)
+
+    def body():
+        names = ["a", "b"]
+        for name in names:
+            bps.push_pull(torch.ones(3), name=name)
+        first = names[bps.rank()]
+        session().member._timeout = 3.0
+        with pytest.raises(RunError, match=r"waited 3 s for worker-\d in tensor"):
+            bps.push_pull(torch.ones(3), name=first)
+
+    fork(2, body)
+    printed = capfd.readouterr().err
+    for rank, tensor in enumerate("ab"):
+        said = rf"hpcps: worker-{rank} on \S+: has waited 1 s for worker-{1 - rank} in tensor '{tensor}', .*; after 3 s"
+        assert re.search(said, printed), printed
 
 
 def test_an_exchange_that_only_one_process_begins_is_an_error_at_its_end():
