@@ -61,7 +61,7 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
             # The final sums are divided at once, not stored.
             a, b = floats(places[final] + 4 * begin, count), floats(places[final + 1] + 4 * begin, count)
             c, d = floats(places[final + 2] + 4 * begin, count), floats(places[final + 3] + 4 * begin, count)
-            if base == out:  # LLVM vectorizes no loop that reads and writes the same memory
+            if base == out:  # where these overlap, the loops below would not use vector instructions
                 for k in range(count):
                     mean[k] = np.float32((before_last[k] + a[k] + b[k] + c[k] + d[k]) / divisor)
                 worst = max(worst, largest(mean[:count]))
