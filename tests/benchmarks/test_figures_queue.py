@@ -170,12 +170,13 @@ def models(results):
 
 def test_what_is_killed_goes_on_and_ends_with_the_same_model(experiments, tmp_path):
     file, options = experiments / "one.toml", ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1")
-    short = {"train.device": "cpu", "train.epochs": 3}
+    # Enough epochs that some are left when a fast machine hears of the end of its parent.
+    short = {"train.device": "cpu", "train.epochs": 20}
     assert hpcps.run(file, only="attack=negative", results=tmp_path / "whole", set=short)
     undisturbed = models(tmp_path / "whole")
     assert len(undisturbed) == 1
 
-    words = command(experiments, tmp_path / "results", *options, "--set", "train.epochs=3", "--hours", "1")
+    words = command(experiments, tmp_path / "results", *options, "--set", "train.epochs=20", "--hours", "1")
     queue = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
     while not list(tmp_path.glob("results/one/runs/*/checkpoints/*/manifest.json")):
         assert queue.poll() is None
