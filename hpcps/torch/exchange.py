@@ -280,10 +280,10 @@ class _PushPull(torch.autograd.Function):
 
 
 def _checked(tensor: Tensor) -> Tensor:
-    if isinstance(tensor, Tensor) and tensor.device.type != "meta":
-        return tensor
     if isinstance(tensor, Tensor):
-        raise SpecError("push_pull and allreduce expect a tensor with values, and one on the meta device has none")
+        if tensor.is_meta:
+            raise SpecError("push_pull and allreduce expect a tensor with values, and one on the meta device has none")
+        return tensor
     raise SpecError(f"push_pull and allreduce expect a tensor, not {tensor!r:.50}: use torch.as_tensor()")
 
 
