@@ -102,8 +102,8 @@ def report(table: Table, findings: Findings, others: float) -> str:
         "Every rank has an update of M bytes of float32 in a buffer; time runs until the last rank has the result. "
         "hpcps: the mean, added to the model, with the real roles over mpirun, until every worker has added its "
         "residual and copied the model to where it trains. Peers: the sum, in the buffer of every rank. In place: "
-        "until every worker can read the new model in shared memory, measured in every other round. Who has the result "
-        "waits for the others before its next step, as a peer's ranks do. Milliseconds: "
+        "until every worker can read the new model in shared memory, measured in every other round. A worker that has "
+        "the result waits for the others before its next step, as the ranks of a peer do. Milliseconds: "
         f"the median of {findings.repeats} launches (the range of their medians), taken in turn; results checked. The "
         "bound is what reading n updates and the model and writing the model costs at the bandwidth of two processes "
         "that copy arrays of this size; it holds for a round in place.",

@@ -67,14 +67,14 @@ class _Collected:
         """Check that a worker gives a tensor without a name in the same call as the others.
 
         Raises:
-            RunError: its script awaits such tensors in another order, so that others would be combined with it.
+            RunError: its script synchronizes such tensors in another order, so different tensors would be combined.
         """
         known, by = self._calls.setdefault(slot, (call, worker))
         if call != known:
             raise RunError(
                 f"the order of tensors without a name differs: {worker} gives its tensor {call} of "
                 f"{self.bucket.parts[slot].tensor.declaration} where {by} gives its tensor {known}: name the tensors, "
-                "or begin and synchronize them in the same order in all processes"
+                "or synchronize them in the same order in all processes"
             )
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:

@@ -24,7 +24,7 @@ TIMEOUT = 600.0
 _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 """Seconds after which a worker asks for whom it waits, and between two questions."""
 _STALLED = 30.0
-"""Seconds after which a worker says for whom it waits; it says so again each time that twice as many have passed."""
+"""Seconds after which a worker says for whom it waits; it says so again whenever it has waited twice as long."""
 _ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""

@@ -94,12 +94,12 @@ class Session:
         """
         if tensor.small or self._polls:
             self._waiting += tensor.declaration.words if tensor.small else 0
-            exchange = self.member.start(tensor, source, target, True, call)
+            exchange = self.member.start(tensor, source, target, later=True, call=call)
             if self._waiting > _ENOUGH:
                 self._flush()
             return exchange
         with self._lock:
-            exchange = self.member.start(tensor, source, target, False, call)
+            exchange = self.member.start(tensor, source, target, call=call)
             self.member.settle_own()
             return exchange
 

@@ -235,7 +235,7 @@ def push_pull(
             and so is the sum: the gradient is exchanged in the same way.
         average: whether to return the mean, else the sum; the mean is for floats.
         name: the name of the tensor in all processes; None: a name from its type and size. Without names, all
-            processes must begin and synchronize the exchanges of tensors of one type and size in the same order.
+            processes must begin and synchronize exchanges of one type and size in the same order.
         compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
@@ -245,8 +245,8 @@ def push_pull(
 
     Raises:
         SpecError: the tensor or the rule cannot be used.
-        RunError: the processes give different tensors, or tensors without a name in different orders, or one of them
-            has ended; the message names it and the tensor.
+        RunError: the processes give different tensors, synchronize tensors without a name in orders that would mix
+            them, or one of them has ended; the message names it and the tensor.
     """
     if _checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None:
         result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]

@@ -3,21 +3,11 @@
 import numpy as np
 import pytest
 from interrupted import small
+from toy_trainers import Toy
 
 from hpcps.numerics.layout import Layout, private
 from hpcps.protocol.messages import Peer
 from hpcps.roles.packer import Packer
-
-
-class Adder:
-    """A trainer whose steps add given values to the model."""
-
-    def __init__(self):
-        self.x = np.zeros(LAYOUT.size, np.float32)
-
-    def copy_to(self, out):
-        out[:] = self.x
-
 
 LAYOUT = Layout.of([("a", (5,)), ("b", (7,)), ("c", (3,))])
 
@@ -44,7 +34,7 @@ def copied(packer, **communication):
 def test_a_worker_that_sends_all_blocks_has_no_residual():
     """None, so that the next model is copied, not added to zeros; a checkpoint contains zeros."""
     communication = {"participation": 1, "skip_rate": 0}
-    packer, trainer = packer_of(**communication), Adder()
+    packer, trainer = packer_of(**communication), Toy(LAYOUT)
     for round in range(3):
         packed = steps(trainer, packer, np.float32(round + 1), round)
         np.testing.assert_array_equal(packed.payload, np.full(LAYOUT.size, round + 1, np.float32))
@@ -58,7 +48,7 @@ def test_a_worker_that_sends_all_blocks_has_no_residual():
 )
 def test_what_was_sent_and_the_residual_are_the_update(communication):
     """In rounds of all kinds in turn, also for a worker that resumes between them."""
-    packer, trainer, kinds = packer_of(**communication), Adder(), set()
+    packer, trainer, kinds = packer_of(**communication), Toy(LAYOUT), set()
     for round in range(12):
         packed = steps(trainer, packer, np.float32(round + 1), round)
         sent = LAYOUT.spread(packed.mask)

@@ -296,7 +296,7 @@ def test_tensors_without_a_name_in_another_order_are_an_error_and_are_not_mixed(
         # Process 1 awaits the second first, so that its next tensor gets the other free name.
         order = (first, second) if bps.rank() == 0 else (second, first)
         assert float(bps.synchronize(order[0])[0]) == 1 + bps.rank()
-        with pytest.raises(RunError, match=r"without a name differs: .* name the tensors, or begin and synchronize"):
+        with pytest.raises(RunError, match=r"without a name differs: .* name the tensors, or synchronize"):
             others(order[1])
 
     def others(awaited):
