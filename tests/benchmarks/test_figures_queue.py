@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import hpcps
+from hpcps.cli.arguments import ArgumentFileParser
 from hpcps.records.files import read_lines
 from hpcps.records.table import read_table
 from hpcps.spec.load import load_experiment
@@ -62,10 +63,38 @@ def test_rates_decay_at_the_same_shares_of_a_shorter_run(stages):
     assert late == [(20,)] * len(late)
     file = ROOT / "experiments/fig3_sync_single_validator.toml"
     assert FORTY(file, 1) == [
-        *("train.epochs=40", "train.lr_decay.epochs=[20,30]", "transport.kind=inproc", "checkpoint.every=1"),
+        *("transport.kind=inproc", "checkpoint.every=1", "train.epochs=40", "train.lr_decay.epochs=[20,30]"),
     ]
     assert FORTY(file, 2)[-1] == "seed=2"
     assert figures.settings_for(file, 1, epochs=200, further=[]) == []
+
+
+def test_the_reduction_fits_all_figures():
+    """At least 100 synchronous rounds, or cycles of an asynchronous validator; decays at the shares of the file."""
+    arguments = (ROOT / "experiments/reduced.args").read_text().splitlines()
+    parser = ArgumentFileParser()
+    parser.add_argument("--set", action="append")
+    words = [word for line in arguments for word in parser.convert_arg_line_to_args(line)]
+    changes = parser.parse_args(words).set
+    number = 0
+    for name in dict.fromkeys(name for name, _ in figures.STAGES):
+        for whole, point in zip(
+            *(load_experiment(ROOT / f"experiments/{name}.toml", s).points for s in ([], changes)), strict=True
+        ):
+            number += 1
+            run = point.run
+            shards = run.data.shards or run.topology.workers + 1
+            batches = run.data.limit // shards // run.train.batch_size * run.train.epochs
+            assert batches // run.train.local_steps >= 100
+            shares = [tuple(e / r.train.epochs for e in r.train.lr_decay.epochs) for r in (whole.run, run)]
+            assert shares[0] == shares[1]
+            assert run.validation == whole.run.validation
+            assert (run.topology, run.attack, run.communication) == (
+                whole.run.topology,
+                whole.run.attack,
+                whole.run.communication,
+            )
+    assert number == 57
 
 
 def test_runs_that_are_done_in_a_published_copy_are_known():

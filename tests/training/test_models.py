@@ -18,7 +18,7 @@ def flat(name, data="cifar10", seed=1):
 
 
 @pytest.mark.parametrize("data", [name for name in active().of("datasets") if name != "text"])
-@pytest.mark.parametrize("name", ["cnn", "mlp", "cifar_resnet20_v1"])
+@pytest.mark.parametrize("name", ["cnn", "mlp", "cifar_resnet8_v1", "cifar_resnet20_v1"])
 def test_every_model_takes_every_image(name, data):
     facts = active().of("datasets")[data].facts
     model = flat(name, data)
