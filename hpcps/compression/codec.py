@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.compression.base import BaseCompressor, Code, Compressor, Way
+from hpcps.errors import message_of
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.registry.failures import errors_of, returned
@@ -211,7 +212,7 @@ class Codec:
             with failures, np.errstate(all="ignore"):
                 self._of_blocks[index].read(code, values)
         except _INVALID as error:
-            raise ValueError(f"its encoding of block {name} is invalid: {error}") from error
+            raise ValueError(f"its encoding of block {name} is invalid: {message_of(error)}") from error
         return words
 
     def state(self) -> State:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.errors import HpcpsError, RunError
+from hpcps.errors import RunError, text_of
 from hpcps.execution.process_context import ProcessContext, planned_run
 from hpcps.launch.guard import describe, tie_to_parent
 from hpcps.launch.plan import PlannedRun
@@ -175,10 +175,8 @@ def serve(connection: Connection[Any, Any]) -> None:
             elif trainer is not None:
                 with np.errstate(over="ignore", invalid="ignore"):  # `RoleDriver._compute` explains it
                     answer = evaluate_with(trainer, EvaluationJob(0, (), (), *vectors), reestimate=reestimate)
-        except HpcpsError as raised:
-            error = str(raised)
         except Exception as raised:
-            error = f"{type(raised).__name__}: {raised}"
+            error = text_of(raised)
         connection.send((error, answer, time.process_time() - before))
 
 

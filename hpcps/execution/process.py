@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from hpcps.errors import HpcpsError, RunError
+from hpcps.errors import HpcpsError, RunError, message_of
 from hpcps.execution.background import Background
 from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
@@ -165,7 +165,7 @@ def _execute_run(
             resources = Resources(allocate, local, on_host, context.threads, evaluations)
             role = make_role(context.run, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
-        problem = str(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
+        problem = message_of(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
         report = partial(context.report, None, "start", error)
     if not collective_check(group, problem, report):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from hpcps.errors import HpcpsError
+from hpcps.errors import HpcpsError, text_of
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
@@ -83,6 +83,6 @@ def restore_role(role: Role | None, part: CheckpointPart | None) -> str:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         return (
             f"the checkpoint of {role.peer} is complete, but not in the format of this version of hpcps "
-            f"({type(error).__name__}: {error}); --no-resume starts the run from the beginning"
+            f"({text_of(error)}); --no-resume starts the run from the beginning"
         )
     return ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.errors import RunError
+from hpcps.errors import RunError, message_of
 from hpcps.execution.account import RESULT, TIMER, Account
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observer
@@ -259,7 +259,7 @@ class RoleDriver:
 
     def give_up(self, reason: str, error: BaseException | None = None) -> None:
         """Record the end of a role that did not finish."""
-        fields: dict[str, object] = {"reason": reason, **({"error": str(error)} if error else {})}
+        fields: dict[str, object] = {"reason": reason, **({"error": message_of(error)} if error else {})}
         if self.phase == "wait":
             fields["waiting_for"] = [str(peer) for peer in self.waiting_for]
         # Writing the record may be what failed.

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from hpcps.errors import CallbackError
+from hpcps.errors import CallbackError, text_of
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
@@ -211,7 +211,7 @@ class Reporter:
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 raise CallbackError(
                     f"{name} failed in round {report.round} of run {report.run_id} ({report.label}), line "
-                    f"{frame.lineno} of {frame.filename}: {type(error).__name__}: {error}"
+                    f"{frame.lineno} of {frame.filename}: {text_of(error)}"
                 ) from error
 
 

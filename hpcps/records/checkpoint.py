@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.errors import InputError, RunError
+from hpcps.errors import InputError, RunError, message_of
 from hpcps.inputs import MiB, parse_json, read_bytes, read_json, whole_number
 from hpcps.numerics.state import State
 from hpcps.records.files import write_whole
@@ -145,7 +145,7 @@ class Checkpoints:
                     return CheckpointPart(State(arrays, facts), lines, elapsed)
             raise ValueError("it lacks facts, lines or elapsed")
         except Exception as error:  # a damaged archive can raise anything
-            raise self._rejected(position, f"{path.name} has invalid content: {error}") from error
+            raise self._rejected(position, f"{path.name} has invalid content: {message_of(error)}") from error
 
     def forget_after(self, position: int) -> None:
         """Remove the checkpoints after a position: the run resumes from there and writes them again."""

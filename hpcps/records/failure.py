@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import HpcpsError, InputError
+from hpcps.errors import InputError, text_of
 from hpcps.inputs import finite, read_json
 
 
@@ -41,8 +41,7 @@ def failure_text(process: object, host: str, round: int | None, phase: str, erro
     """Return the message of a failure: the process, its host, the round, the phase, the run, and the error."""
     when = f" in round {round}" if round is not None else ""
     of = f" of run {run}" if run else ""
-    kind = "" if isinstance(error, HpcpsError) else f"{type(error).__name__}: "
-    return f"{process} on {host} failed{when} ({phase}){of}: {kind}{error}"
+    return f"{process} on {host} failed{when} ({phase}){of}: {text_of(error)}"
 
 
 def failure_reports(folder: Path) -> list[tuple[Path, Failure]]:

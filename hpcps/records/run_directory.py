@@ -14,13 +14,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from traceback import format_exception
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.errors import InputError, RunError
+from hpcps.errors import InputError, RunError, message_of, trace_of
 from hpcps.inputs import finite, read_json, whole_number
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.failure import Failure, failure_reports, failures_of, read_object
@@ -295,9 +294,10 @@ class RunDirectory:
         `error` is the exception that ended the process, or a text of another process about it; that process may also
         give the time (`at`, as of `time.time`; default: now) and the `pid`.
         """
-        said, trace = str(error), ""
         if isinstance(error, BaseException):
-            pid, said, trace = os.getpid(), f"{type(error).__name__}: {error}", "".join(format_exception(error))
+            pid, said, trace = os.getpid(), f"{type(error).__name__}: {message_of(error)}", trace_of(error)
+        else:
+            said, trace = error, ""
         when = time.time() if at is None else at
         report = {"time": when, "role": role, "index": index, "host": host, "pid": pid, "round": round}
         report |= {"phase": phase, "error": said, "traceback": trace}

@@ -100,7 +100,7 @@ class RecordWriter:
             body = _ENCODER.encode(values)
         except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it
             body = _ENCODER.encode(_finite(values))
-        self._append(f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode())
+        self._append(f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode(errors="backslashreplace"))
 
     def _append(self, line: bytes) -> None:
         """Append an encoded line."""

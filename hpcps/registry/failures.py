@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from hpcps.errors import HpcpsError, SpecError
+from hpcps.errors import HpcpsError, SpecError, text_of
 from hpcps.registry.components import BUILT_IN, active
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import line_in
@@ -36,8 +36,8 @@ def errors_of(
         entry = active().entry_of(component)
         if foreign and (entry is None or entry.origin == BUILT_IN):
             raise
-        reason = str(error).strip().partition("\n")[0]
-        raise fault(component, f"{what}: {type(error).__name__}: {reason}", line_in(_file(component), error)) from error
+        reason = text_of(error).strip().partition("\n")[0]
+        raise fault(component, f"{what}: {reason}", line_in(_file(component), error)) from error
 
 
 def fault(component: Config, what: str, line: int | None = None) -> SpecError:

@@ -9,7 +9,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, Va
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from hpcps.errors import SpecError
+from hpcps.errors import SpecError, message_of
 from hpcps.registry.components import Components, active
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS
@@ -72,7 +72,7 @@ class OneOf:
             component: type[Config] = components[name]
             return component.model_validate(dict(table))
         except SpecError as error:
-            raise PydanticCustomError("component_broken", "broken", {"error": str(error)}) from error
+            raise PydanticCustomError("component_broken", "broken", {"error": message_of(error)}) from error
         except ValidationError as error:
             details = error.errors(include_url=False)
             raise PydanticCustomError("component_invalid", "invalid", {"errors": details}) from error

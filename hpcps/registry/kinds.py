@@ -12,6 +12,7 @@ from typing import Literal, cast, get_origin
 
 from pydantic import PydanticUserError
 
+from hpcps.errors import text_of
 from hpcps.registry.config import Config
 
 
@@ -130,7 +131,7 @@ def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
 def failure_of(error: BaseException) -> str:
     """Describe an exception of code that defines components; it replaces the messages of pydantic."""
     if not isinstance(error, PydanticUserError):
-        return ": ".join(filter(None, (type(error).__name__, str(error))))
+        return text_of(error)
     message = error.message.partition("\n")[0]
     if error.code == "model-field-missing-annotation" and (found := re.search(r"[`'](\w+)", message)):
         name = found[1]

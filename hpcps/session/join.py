@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 from weakref import WeakSet
 
-from hpcps.errors import HpcpsError, LaunchError, RunError
+from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
 from hpcps.execution.bootstrap import process_group
 from hpcps.launch.arrivals import Arrivals, EndedError
 from hpcps.launch.local_rank import planned_rank
@@ -114,7 +114,7 @@ def _print_error(
     if isinstance(error, HpcpsError):
         # They begin in another process, or in a line of the script.
         line = script_line(reversed([*walk_tb(trace)]))
-        report(who, f"{line}: {error}" if line else str(error))
+        report(who, f"{line}: {message_of(error)}" if line else message_of(error))
     else:
         before(kind, error, trace)
 
@@ -275,7 +275,7 @@ class ScriptEnding:
                 self.failed(type(error), error, None)
         if self._error is None:
             return
-        what = f"{type(self._error).__name__}: {self._error}"
+        what = f"{type(self._error).__name__}: {message_of(self._error)}"
         self._report(self._error)
         self._session.shutdown(error=what[:1000])
         if late or os.environ.get(PLAN):

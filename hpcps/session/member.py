@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcps.errors import HpcpsError, RunError
+from hpcps.errors import HpcpsError, RunError, message_of, text_of
 from hpcps.numerics.layout import Allocate
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
@@ -160,7 +160,7 @@ class Member:
         """Raise the error of the session, if there is one."""
         if self.error is not None:
             self.told = True
-            raise RunError(str(self.error))
+            raise RunError(message_of(self.error))
 
     @property
     def traffic(self) -> Traffic:
@@ -241,10 +241,10 @@ class Member:
         """End the session with an error, in all processes if `tell`."""
         if self.error is not None:
             return
-        known = error if isinstance(error, HpcpsError) else RunError(f"{self.peer}: {type(error).__name__}: {error}")
+        known = error if isinstance(error, HpcpsError) else RunError(f"{self.peer}: {text_of(error)}")
         self.error = known
         if tell:
-            self._tell(Message(Kind.ABORT, self.peer, ID, 0, note={"reason": str(known)}))
+            self._tell(Message(Kind.ABORT, self.peer, ID, 0, note={"reason": message_of(known)}))
         if self.participant is not None:
             self.participant.fail(known)
 

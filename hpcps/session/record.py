@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from hpcps.errors import SpecError
+from hpcps.errors import SpecError, message_of
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.records.provenance import machine
 from hpcps.records.writer import RecordWriter
@@ -69,7 +69,7 @@ class ScriptRecord:
             values = {name: float(value) for name, value in numbers.items()}
             place = {"epoch": float(self._logged if epoch is None else epoch), "round": self._steps}
         except (TypeError, ValueError) as error:
-            raise SpecError(f"log expects numbers, or tensors with one element: {error}") from error
+            raise SpecError(f"log expects numbers, or tensors with one element: {message_of(error)}") from error
         self._writer.write("evaluation", **place, step=self._steps, **values)
 
     def end(self, reason: str, error: str = "") -> None:

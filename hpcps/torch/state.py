@@ -10,7 +10,7 @@ from typing import Any
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from hpcps.errors import LaunchError, RunError
+from hpcps.errors import LaunchError, RunError, message_of
 from hpcps.protocol.messages import Peer
 from hpcps.session.join import PLAN, ScriptEnding, join_launch, messages
 from hpcps.session.member import RECENT, TIMEOUT
@@ -132,7 +132,9 @@ def _join_torchrun(timeout: float) -> Session:
     try:
         found, mine, count = next(iter(rendezvous("env://", timeout=limit)))
     except RuntimeError as error:
-        raise LaunchError(f"rank {os.environ['RANK']} has not reached the others in {timeout:g} s: {error}") from error
+        raise LaunchError(
+            f"rank {os.environ['RANK']} has not reached the others in {timeout:g} s: {message_of(error)}"
+        ) from error
     store, turn = PrefixStore("hpcps", found), iter(range(1 << 30))
 
     def allgather(payload: bytes) -> list[bytes]:

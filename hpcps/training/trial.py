@@ -20,7 +20,7 @@ from hpcps.attacks import (
 from hpcps.compression import BaseCompressor, Codec, Compressor, SparseCompressor, SparseLoco
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
-from hpcps.errors import DataError
+from hpcps.errors import DataError, message_of
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.optimizers import ServerOptimizer, Stepper
@@ -129,7 +129,7 @@ def try_compressor(compressor: BaseCompressor) -> None:
         try:
             back = codec.decode(_LAYOUT, 0, mask, words)
         except ValueError as error:
-            raise returned(compressor, "write", f"a code that its read() refuses: {error}") from error
+            raise returned(compressor, "write", f"a code that its read() refuses: {message_of(error)}") from error
     if np.isfinite(back).any():
         raise returned(compressor, "write", "a code of finite values for values that are NaN")
 

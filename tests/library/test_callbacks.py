@@ -109,6 +109,17 @@ def test_an_exception_ends_the_run_and_the_sweep(tmp_path):
     assert experiment.run().final_model(experiment.ids[1]).size
 
 
+def test_an_exception_without_a_text_ends_the_run_too():
+    mute = type("MuteError", (Exception,), {"__str__": lambda error: None})
+
+    def fail(report):
+        raise mute
+
+    with pytest.raises(hpcps.CallbackError, match="MuteError: its text cannot be made") as error:
+        hpcps.run(small(train={"epochs": 1}), callbacks=hpcps.Callbacks(on_evaluation=fail))
+    assert isinstance(error.value.__cause__, mute)
+
+
 def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     """As with the button of a notebook: one interrupt stops it at a checkpoint."""
     monkeypatch.setattr(role_driver, "_ASK_EVERY", -1.0)

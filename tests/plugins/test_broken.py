@@ -196,6 +196,8 @@ def test_names_that_clash_are_one_error(tmp_path, capfd):
         refused(capfd, tmp_path, f'["one.py", "{other}"]', "two plugins are called one.py: rename one")
 
 
+MUTE = 'type("Mute", (Exception,), {"__str__": lambda error: None})'
+"""A class of exceptions that cannot be turned into text."""
 LATE = (
     BODY.replace("    def", '    needs = frozenset({"state"})\n    def')
     .replace("        return", '        context.state["n"] = context.state.get("n", 0) + 1\n        return')
@@ -209,10 +211,11 @@ LATE = (
     [
         ("return updates", r"line 9\): its aggregate\(\) returned an array \[2, \d+\] of float32: it must"),
         ('raise KeyError("w")', r"line 13\): its aggregate\(\) failed: KeyError: 'w'"),
+        ("raise MUTE", r"line 13\): its aggregate\(\) failed: Mute: its text cannot be made: its __str__\(\) raised"),
     ],
 )
 def test_a_rule_that_breaks_its_promise_ends_the_run(tmp_path, body, expected):
-    played = "import numpy as np\n" + HEAD + LATE.replace("BODY", body)
+    played = "import numpy as np\n" + HEAD + LATE.replace("BODY", body.replace("MUTE", MUTE))
     said = play(tmp_path, played, "inproc")
     assert re.search(rf"validator-0 on \S+ failed in round 1 .*: rule mine \(plugin mine\.py, .*{expected}", said), said
 
@@ -280,10 +283,11 @@ def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path):
     assert re.search(r"validator-0 on \S+ failed in round \d+ .*: rule mine \(plugin mine\.py, line 8\)", said), said
 
 
-def test_a_rule_that_leaves_its_process_ends_the_run_over_mpi(tmp_path):
+@pytest.mark.parametrize(("error", "text"), [("SystemExit(0)", "SystemExit: 0"), (MUTE, "Mute: its text cannot")])
+def test_a_rule_that_ends_its_process_ends_the_run_over_mpi(tmp_path, error, text):
     few = FILE.replace("workers = 2", "validators = 0\ntopology.workers = 1")
-    said = play(tmp_path, HEAD + LATE.replace("BODY", "raise SystemExit(0)"), "mpi", experiment=few)
-    assert re.search(r"server-0 on \S+ failed in round 1, phase combine: .*SystemExit: 0", said), said
+    said = play(tmp_path, HEAD + LATE.replace("BODY", f"raise {error}"), "mpi", experiment=few)
+    assert re.search(rf"server-0 on \S+ failed in round 1, phase combine: .*{text}", said), said
 
 
 def play(folder, plugin, transport, tables="", rule="mine", experiment=FILE):

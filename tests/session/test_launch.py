@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from unittest.mock import MagicMock as Mock
 
 import numpy as np
 import pytest
@@ -42,6 +43,8 @@ def exchange(name, size):
 exchange("first", 10)
 if session.rank == 1:
     if mode == "raise": raise ValueError("boom")
+    if mode == "mute": raise type("MuteError", (Exception,), {"__str__": lambda error: None})
+    if mode == "surrogate": raise ValueError("no caf\\udce9.txt")
     if mode == "exit": sys.exit(0)
     if mode == "status": sys.exit(3)
     if mode == "quit": exit(3)
@@ -141,6 +144,16 @@ def check_trace(run, names):
     ("mode", "first", "why"),
     [
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
+        (
+            "mute",
+            "worker-1 on .* failed .*MuteError: its text cannot be made",
+            "worker-1 has failed: MuteError: its text cannot be made: its __str__() raised TypeError",
+        ),
+        (
+            "surrogate",
+            r"worker-1 on .* failed .*caf\\udce9.txt",
+            r"worker-1 has failed: ValueError: no caf\udce9.txt",
+        ),
         ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed"),
         (
             "_exit0",
@@ -237,6 +250,9 @@ def test_what_a_script_may_log(tmp_path):
         record.log(None, {"round": 3})
     with pytest.raises(SpecError, match="expects numbers"):
         record.log(None, {"loss": "low"})
+    mute = type("Mute", (TypeError,), {"__str__": lambda error: None})
+    with pytest.raises(SpecError, match=r"expects numbers.*its text cannot be made"):
+        record.log(None, {"loss": Mock(__float__=Mock(side_effect=mute))})
     record.end("finished")
     lines = read_lines(tmp_path / "records/worker-0.jsonl").lines
     logged = [line for line in lines if line["event"] == "evaluation"]

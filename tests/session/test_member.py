@@ -228,6 +228,23 @@ def test_the_others_say_whom_they_waited_for(servers, error, late):
             assert (error or "ended its script") in str(member.error)
 
 
+class MuteError(Exception):
+    """Cannot be turned into text."""
+
+    def __str__(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize("error", [MuteError(), OSError("caf\udce9")], ids=["mute", "surrogate"])
+def test_an_error_ends_the_session_in_all_processes_whatever_its_text_is(error):
+    members = Members(3)
+    members.all[1].fail(error)
+    members.run()
+    texts = [str(member.error) for member in members.all]
+    assert all(type(error).__name__ in text and text.encode() for text in texts)
+    assert len({*texts}) == 1
+
+
 def test_a_worker_may_leave_while_others_wait_for_results_that_it_has():
     members = Members(2, 1)
     targets = [np.zeros(3, np.uint8) for _ in range(2)]

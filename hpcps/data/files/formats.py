@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.errors import InputError
+from hpcps.errors import InputError, text_of
 from hpcps.inputs import read_gzip
 
 
@@ -127,5 +127,5 @@ def read_batch(content: bytes, label: str) -> tuple[NDArray[np.uint8], NDArray[n
     except PickleError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
-        raise PickleError(f"{type(error).__name__}: {error}") from error
+        raise PickleError(text_of(error)) from error
     return labels.astype(np.uint8), pixels

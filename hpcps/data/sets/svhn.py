@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcps.data.base import Data, Facts
 from hpcps.data.files.source import Source
 from hpcps.data.samples import Indices, Labels, Part, Samples
+from hpcps.errors import text_of
 
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
@@ -75,7 +76,7 @@ class SvhnPart:
         except OSError as error:
             raise self.data.broken(self.path, f"cannot be read ({error.strerror or error})") from error
         except Exception as error:  # a damaged file can raise anything
-            raise self.data.broken(self.path, f"truncated or corrupt ({type(error).__name__}: {error})") from error
+            raise self.data.broken(self.path, f"truncated or corrupt ({text_of(error)})") from error
         if values is None:
             raise self.data.broken(self.path, f"not a file of svhn: it holds {found}, not {expected}")
         return values

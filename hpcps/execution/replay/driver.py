@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import RunError
+from hpcps.errors import RunError, message_of, text_of
 from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.protocol.messages import Peer, Reduced
@@ -100,9 +100,9 @@ class ReplayDriver(RoleDriver):
         except DifferenceError:
             raise
         except (Exception, SystemExit) as error:  # a plugin may call sys.exit
-            if self.attempt.failure != str(error):
+            if self.attempt.failure != message_of(error):
                 raise RunError(
-                    f"{self.peer} fails in the replay in round {self.round} ({self.phase}): {error}"
+                    f"{self.peer} fails in the replay in round {self.round} ({self.phase}): {text_of(error)}"
                 ) from error
             self.finished = True
             return True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import trim_mean
 
-from hpcps.errors import RunError
+from hpcps.errors import RunError, text_of
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.records.files import read_lines
@@ -151,7 +151,7 @@ def fit(path: str | Path, run: Run | None = None) -> Calibration:
     try:
         return _fitted(path, run)
     except (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, ValueError) as error:
-        raise RunError(f"the records in {path} are damaged: {type(error).__name__}: {error}") from error
+        raise RunError(f"the records in {path} are damaged: {text_of(error)}") from error
 
 
 def _fitted(path: str | Path, run: Run | None) -> Calibration:

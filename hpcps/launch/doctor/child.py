@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hpcps.errors import text_of
+
 _SHM = Path("/dev/shm")
 _TRIAL = 2**20
 
@@ -158,7 +160,7 @@ def main(names: Sequence[str]) -> None:
             try:
                 found = PROBES[name]()
             except Exception as error:  # the error of a library can be of any class
-                found = {"problem": f"the probe failed: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"}
+                found = {"problem": f"the probe failed: {' '.join(text_of(error).split())[:300]}"}
             print(json.dumps({name: found}), file=results, flush=True)
 
 

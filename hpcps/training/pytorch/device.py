@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor
 
-from hpcps.errors import SpecError
+from hpcps.errors import SpecError, message_of
 from hpcps.spec.schema import Train
 
 CHUNK = 1 << 20
@@ -256,7 +256,7 @@ def _reason(error: BaseException) -> str:
     """Return what went wrong first, in a line: the end of a capture that failed fails too, and torch adds advice."""
     while error.__context__ is not None:
         error = error.__context__
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return message_of(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _warn(what: str) -> None:
