@@ -14,6 +14,7 @@ class ArgumentFileParser(argparse.ArgumentParser):
     """A parser that reads the lines of an @FILE as a shell reads its arguments."""
 
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        """Return the arguments in a line."""
         try:
             return shlex.split(arg_line, comments=True)
         except ValueError as error:
