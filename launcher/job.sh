@@ -6,7 +6,6 @@
 #   job         the job's id
 #   hosts       a file with the job's hosts
 #   point       the point of a subjob of an array, or nothing
-#   launcher    the launcher of the batch system, or nothing
 #   time_left   a function: print the remaining time of the job in the format of `hpcps run --walltime`, or nothing
 #   submit      a function: submit $SCRIPT with the options of this job and the variables named as arguments; print its id
 #
@@ -62,10 +61,9 @@ compose() {
     exit 2
   fi
   ONLY=${ONLY:-$point}
-  launcher=${HPCPS_MPIRUN:-$launcher}
   arguments=("$EXPERIMENT" --hostfile "$hosts")
   [ -z "$ONLY" ] || arguments+=(--only "$ONLY")
-  [ -z "$launcher" ] || arguments+=(--mpirun "$launcher")
+  [ -z "${HPCPS_MPIRUN:-}" ] || arguments+=(--mpirun "$HPCPS_MPIRUN")
   [ -z "${HPCPS_MPIRUN_OPTIONS:-}" ] || arguments+=("--mpirun-options=$HPCPS_MPIRUN_OPTIONS")
   left=$(time_left)
   [ -z "$left" ] || arguments+=(--walltime "$left")

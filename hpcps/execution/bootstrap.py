@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from hpcps.errors import LaunchError
+from hpcps.launch.guard import LostGuards, mpi_start
 from hpcps.launch.local_rank import OWN_RANK, planned_rank
 from hpcps.launch.plan import Plan
 from hpcps.protocol.messages import Peer
@@ -16,13 +18,23 @@ from hpcps.registry.plugins import registry_of
 from hpcps.transport import LaunchedProcess, ProcessGroup, ProcessTransport
 from hpcps.transport.rendezvous import Rendezvous
 
+_LEAST_START = 60.0
+"""Least seconds in which MPI must connect the processes; on a loaded host some begin much later than others."""
 
-def process_group(plan: Plan, plan_file: Path) -> AbstractContextManager[ProcessGroup]:
+
+@contextmanager
+def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> Iterator[ProcessGroup]:
     """Join the process group of a launch; the context leaves it at its end.
+
+    Args:
+        plan: the plan of the launch.
+        plan_file: its path.
+        timeout: seconds in which MPI must connect the processes, else the guard of this one ends it; at least a minute.
+            None: `transport.timeout`.
 
     Raises:
         LaunchError: this process has no rank, the other processes did not join, or there is no MPI library. Once its
-            library is loaded, MPI reports such errors itself.
+            library is loaded, MPI and the guard report such errors.
     """
     me = planned_rank(plan)
     if me is None and not plan.mpi:
@@ -37,7 +49,12 @@ def process_group(plan: Plan, plan_file: Path) -> AbstractContextManager[Process
         plan.fingerprint,
         Rendezvous(plan_file),
     )
-    return _transport(plan).group(process)
+    transport = _transport(plan)
+    limit = max(transport.timeout if timeout is None else timeout, _LEAST_START)
+    with ExitStack() as stack:
+        with mpi_start(LostGuards(plan_file).file(str(me)), limit) if plan.mpi and me else nullcontext():
+            group = stack.enter_context(transport.group(process))
+        yield group
 
 
 def _transport(plan: Plan) -> ProcessTransport:

@@ -119,6 +119,14 @@ def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
     return Path(__file__).parent / "pbs_agent.sh"
 
 
+def helper_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables for a launcher that starts a helper on each host through the batch system of this job.
+
+    Hydra and Intel MPI start it with `srun`, which may bind it, and so all ranks of the host, to one core.
+    """
+    return {"SLURM_CPU_BIND": "none"} if environment.get(_SLURM_JOB) else {}
+
+
 def seconds(text: str) -> float:
     """Read a time as batch systems write it: seconds, MM:SS, HH:MM:SS or D-HH:MM:SS.
 

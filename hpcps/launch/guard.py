@@ -6,6 +6,9 @@ the child. The parent, which the launcher watches, becomes this small program. I
 process ended and how, and then ends in the same way. The launcher thus sees the end after the message is printed. The
 guard prints the message as a sentence for people and as JSON for `hpcps.launch.cause`.
 
+While MPI connects a process with the others, nothing in the process can run, and MPI sets no time limit. The kernel
+therefore ends the process by SIGALRM after some seconds, and its guard says for whom it waited (`mpi_start`).
+
 If the guard itself is killed, the kernel sends the child a signal, and the child writes a file when it ends
 (`LostGuards`), because launchers do not report which guard was killed. A launcher then kills the other guards
 together with their children, and these write no file.
@@ -24,12 +27,12 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 NAME = "HPCPS_GUARDED"
@@ -40,6 +43,14 @@ EXPLAINED = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -s
 
 ENDED = ".ended"
 """Suffix of the file of a process that has ended before it has joined the others of its script."""
+
+_STARTING = ".starting"
+"""Suffix of the file of a process that MPI connects with the others; it contains the seconds that this may take."""
+
+_WITHOUT_SRUN = (
+    ": srun loses parts of long addresses of MPICH; start the ranks with the MPI's own mpirun (--mpirun mpirun, "
+    "HPCPS_MPIRUN=mpirun), or give srun another type of MPI, such as --mpirun-options=--mpi=pmix"
+)
 
 _LOST = "HPCPS_LOST"
 _JOINING = "HPCPS_JOINING"
@@ -106,6 +117,32 @@ def _leave_trace(lost: Path) -> None:
     tie_to_parent(number)
 
 
+@contextmanager
+def mpi_start(lost: Path, seconds: float) -> Iterator[None]:
+    """End this process if MPI does not connect it with the others in this context, within some seconds.
+
+    SIGALRM keeps its default action, which needs no thread of Python: MPI's initialization holds all of them. A program
+    that uses SIGALRM itself has no limit.
+
+    Args:
+        lost: the file of this process in `LostGuards`; the guard finds another one beside it.
+        seconds: the time limit.
+    """
+    file = lost.with_name(lost.name + _STARTING)
+    with suppress(OSError):  # the guard then reports the signal only
+        lost.parent.mkdir(exist_ok=True)
+        file.write_text(f"{seconds:g}")
+    limited = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
+    try:
+        if limited:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        if limited:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        file.unlink(missing_ok=True)
+
+
 def tie_to_parent(number: int) -> None:
     """Make the kernel send this process a signal when its parent ends for any reason."""
     _prctl(_PR_SET_PDEATHSIG, number)
@@ -142,7 +179,7 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
         _remove_topology(started)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     unfinished = bool(joining) and os.path.exists(joining)
-    end = describe(status)
+    end = _end_of(status, lost)
     if unfinished and status == 0:
         end += " without shutdown(), such as by os._exit()"
     if joining and not unfinished:
@@ -170,6 +207,27 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
     if status < 0:
         _die_of(-status)
     os._exit(status or unfinished)
+
+
+def _end_of(status: int, lost: str) -> str:
+    """Return how a process ended; if it ended while MPI connected it with the others, also that, and a remedy."""
+    try:
+        with open(lost + _STARTING) as file:
+            seconds = file.read()
+        names = os.listdir(os.path.dirname(lost))
+    except OSError:
+        return describe(status)
+    late = sorted(name for name in names if "." not in name and name + _STARTING not in names)
+    end, timed_out = f"{describe(status)} in MPI's start", status == -signal.SIGALRM
+    if timed_out:
+        end = f"waited {seconds} s in MPI's start " + (
+            f"for {', '.join(late)}" if late else "although all others had begun it"
+        )
+    if _parent_name().startswith("slurmstepd"):
+        return end + _WITHOUT_SRUN
+    if timed_out and not late:
+        return end + ": check that the hosts reach each other over the network that MPI uses (--mpirun-options)"
+    return end
 
 
 def _remove_topology(started: int) -> None:
@@ -234,12 +292,15 @@ class LostGuards:
 
     def processes(self) -> list[str]:
         """Return the processes that lost their guards, in order of time."""
-        found = [(file.stat(), file.name) for file in self.path.glob("*")]
+        found = [(file.stat(), file.name) for file in self._files()]
         return [name for facts, name in sorted(found, key=lambda each: each[0].st_mtime_ns) if facts.st_size]
 
     def guarded(self) -> set[str]:
         """Return the processes that had a guard and were ended by the launcher."""
-        return {file.name for file in self.path.glob("*")}
+        return {file.name for file in self._files()}
+
+    def _files(self) -> list[Path]:
+        return [file for file in self.path.glob("*") if file.suffix != _STARTING]
 
     def clear(self) -> None:
         """Remove the files."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import hpcps
 from hpcps.errors import LaunchError
 from hpcps.launch import gpu_mpi
-from hpcps.launch.batch import job_id, remote_agent
+from hpcps.launch.batch import helper_variables, job_id, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
@@ -102,6 +102,7 @@ def prepare(
             variables=variables_of(run.train.threads, os.environ),
             options=site.options,
             agent=remote_agent() if site.hosts else None,
+            helper_variables=helper_variables() if site.hosts else {},
         )
         launcher = site.launcher if job.plan.mpi else site.without_mpi or site.launcher
         if gpu_mpi.wanted(point.run for point in group):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcps.launch.batch import remote_agent
+from hpcps.launch.batch import helper_variables, remote_agent
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun, Script
@@ -87,7 +88,9 @@ def prepare_script(
     """
     world = place(Topology(workers=workers, validators=0, servers=servers), site.hosts, site.hostfile)
     world = connected(world, transport)
-    script = Script(tuple(command), os.getcwd(), _free_port())
+    # Other hosts may have another PATH: under Open MPI and ssh not that of an environment that is activated here.
+    found = shutil.which(command[0]) or command[0]
+    script = Script((found, *command[1:]), os.getcwd(), _free_port())
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
         plan=Plan(world, (run,), mpi="mpi" in transport.offers, trace=trace, umask=own_umask(), script=script),
@@ -98,6 +101,7 @@ def prepare_script(
         variables=variables_of(int(threads) if threads.isdecimal() and int(threads) else 1, os.environ),
         options=site.options,
         agent=remote_agent() if site.hosts else None,
+        helper_variables=helper_variables() if site.hosts else {},
     )
     return site.launcher.launch_of(job)
 

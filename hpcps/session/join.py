@@ -83,7 +83,7 @@ def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> 
 
 @contextmanager
 def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGroup]:
-    """Wait for all processes of the script, at most `timeout` seconds, then join their process group."""
+    """Wait for all processes of the script and join their process group, each at most `timeout` seconds."""
     me = planned_rank(plan)
     if me is not None:
         try:
@@ -91,7 +91,7 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGrou
         except LaunchError as error:
             _report_absence(plan, me, error)
             raise
-    with process_group(plan, plan_file) as group:
+    with process_group(plan, plan_file, None if math.isinf(timeout) else timeout) as group:
         yield group
 
 

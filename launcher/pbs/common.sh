@@ -6,7 +6,6 @@ batch=pbs
 job=${PBS_JOBID:-}
 hosts=${PBS_NODEFILE:?PBS sets it for a job: the file of its hosts}
 point=${PBS_ARRAY_INDEX:-}
-launcher= # `hpcps run` looks for the launcher of the MPI
 
 # The attributes of this job in PBS; qstat wraps long values and starts the wrapped lines with a tab.
 attributes=$(qstat -f "$job" 2>/dev/null | awk '/^\t/ { printf "%s", substr($0, 2); next } { printf "\n%s", $0 }') || true

@@ -5,7 +5,6 @@
 batch=slurm
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}
 point=${SLURM_ARRAY_TASK_ID:-}
-launcher=srun
 
 hosts=$(mktemp)
 trap 'rm -f "$hosts"' EXIT

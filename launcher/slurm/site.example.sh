@@ -10,8 +10,8 @@ site_setup() {
   module load python mpich
   # umask 022                                       # everybody may read the results
   # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3
-  # export HPCPS_MPIRUN=/path/to/mpirun              # default: srun
-  # export HPCPS_MPIRUN_OPTIONS="--mpi=pmix"         # further options for it; srun's --mpi=pmi2 is ours
+  # export HPCPS_MPIRUN=/path/to/mpirun              # default: beside that Python, else the first on PATH, else srun
+  # export HPCPS_MPIRUN_OPTIONS="-iface ib0"         # further options for it; for srun such as --mpi=pmix
   # export HPCPS_DATA=/shared/datasets               # where `hpcps data` put the data
   # export HPCPS_RESULTS=/scratch/me/results         # default: results/ in the repository; every node has to see it
 }

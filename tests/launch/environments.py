@@ -1,6 +1,7 @@
 """The environments with the MPIs that are tested; `make test` makes them."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -22,3 +23,10 @@ def interpreter(name: str) -> Path:
     if "CI" in os.environ:
         pytest.fail(missing)
     pytest.skip(missing)
+
+
+def documented_job(marker: str) -> str:
+    """Return the job script in docs/how-to/own-script.md that contains a text, such as `#PBS`."""
+    text = (ROOT / "docs/how-to/own-script.md").read_text()
+    (job,) = [block for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if marker in block]
+    return job

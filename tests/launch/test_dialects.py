@@ -9,6 +9,7 @@ import pytest
 from hpcps import registry
 from hpcps.errors import LaunchError
 from hpcps.launch import gpu_mpi
+from hpcps.launch.batch import helper_variables
 from hpcps.launch.detect import find_launcher
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, OpenMpi, Slurm
@@ -167,6 +168,14 @@ def test_the_agent_of_a_batch_job(monkeypatch):
     assert hydra[1:5] == ("-launcher", "rsh", "-launcher-exec", str(agent))
     variables = render("openmpi", job(PLACEMENTS["figure3"], agent=agent)).variables
     assert variables["PRTE_MCA_plm_ssh_agent"] == variables["OMPI_MCA_plm_rsh_agent"] == str(agent)
+
+
+@pytest.mark.parametrize("dialect", ["hydra", "intel"])
+def test_slurm_does_not_bind_the_helpers_of_a_launcher_to_a_core(dialect):
+    variables = helper_variables({"SLURM_JOB_ID": "12"})
+    assert variables == {"SLURM_CPU_BIND": "none"}
+    assert render(dialect, job(PLACEMENTS["figure3"], helper_variables=variables)).variables == variables
+    assert helper_variables({"PBS_JOBID": "12.server"}) == {}
 
 
 @pytest.mark.parametrize("dialect", [dialect for dialect in DIALECTS if dialect != "plain"])

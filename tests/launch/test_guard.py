@@ -1,6 +1,7 @@
 """What a guard says of its process, and what the process leaves behind without its guard."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -68,6 +69,56 @@ def test_one_whom_nobody_knows_is_told_to_people_alone(guarded):
 @pytest.mark.parametrize("line", ["", "hpcps-death: ", 'hpcps-death: {"name": "worker-1", "pi', "hpcps-death: 5"])
 def test_half_a_line_is_no_death(line):
     assert read_death(line) is None
+
+
+IN_MPI_START = """
+from hpcps.launch.guard import mpi_start
+def start(seconds, last):
+    with mpi_start(Path(sys.argv[2]), seconds):
+        last()
+"""
+HELD = "import ctypes; hold = ctypes.PyDLL(None).pause\n"
+
+
+@pytest.mark.parametrize(
+    ("others", "end"),
+    [
+        (["worker-0", "worker-0.starting", "worker-1"], "waited 0.1 s in MPI's start for worker-1"),
+        (
+            ["worker-0", "worker-0.starting"],
+            "waited 0.1 s in MPI's start although all others had begun it: check that the hosts reach each other over "
+            "the network that MPI uses (--mpirun-options)",
+        ),
+    ],
+)
+def test_a_process_that_mpi_does_not_connect_ends_and_says_for_whom_it_waited(guarded, tmp_path, others, end):
+    """Though it is in a call of C that holds all threads of Python."""
+    (tmp_path / "lost").mkdir()
+    for name in others:
+        (tmp_path / "lost" / name).touch()
+    process = guarded("worker-3", HELD + IN_MPI_START + "start(0.1, hold)")
+    pid, host = process.stdout.readline().split()
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == -signal.SIGALRM
+    assert f"hpcps: worker-3 (pid {pid}) on {host} {end}\n" in output
+
+
+def test_a_death_in_the_start_of_mpi_is_named_as_one(guarded):
+    output, _ = guarded("worker-3", IN_MPI_START + "start(100, lambda: os._exit(15))").communicate(timeout=90)
+    assert "exited with status 15 in MPI's start\n" in output
+
+
+def test_after_the_start_of_mpi_there_is_no_limit_and_no_word_about_it(guarded):
+    program = IN_MPI_START + "start(100, list); assert signal.getitimer(signal.ITIMER_REAL)[0] == 0; sys.exit(7)"
+    output, _ = guarded("worker-3", program).communicate(timeout=90)
+    assert "exited with status 7\n" in output
+
+
+def test_a_program_with_alarms_of_its_own_keeps_them(guarded):
+    own = "signal.setitimer(signal.ITIMER_REAL, 1000)\n"
+    check = "start(0.1, list); assert signal.getitimer(signal.ITIMER_REAL)[0] > 900; sys.exit(7)"
+    output, _ = guarded("worker-3", own + IN_MPI_START + check).communicate(timeout=90)
+    assert "exited with status 7\n" in output
 
 
 def test_a_process_that_loses_its_guard_ends_and_leaves_a_trace(guarded, tmp_path):

@@ -3,7 +3,7 @@
 import subprocess
 
 from cluster import make_cluster
-from environments import interpreter
+from environments import documented_job, interpreter
 
 from hpcps.records.files import read_lines
 from hpcps.records.status import SweepProgress
@@ -55,3 +55,25 @@ def test_a_script_on_the_hosts_of_a_job(tmp_path):
         wanted.append([host, str(rank), str(local[host]), str(others), hosts["worker-0"]])
         local[host] += 1
     assert said == sorted(wanted)
+
+
+def test_the_job_of_the_manual_runs_a_script(tmp_path):
+    """As PBS starts it: without the environment of the person that submits it."""
+    cluster = make_cluster(tmp_path, hosts=2)
+    (tmp_path / "nodefile").write_text("node1\nnode1\nnode2\nnode2\n")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    job = documented_job("#PBS").replace("/path/to/.venv", str(interpreter("mpich").parents[1]))
+    (tmp_path / "job.sh").write_text(job.replace("-n 16 --servers 4", "-n 3 --servers 1").replace(".py", ".py none"))
+    environment = {**cluster.of_job, "PBS_O_WORKDIR": str(tmp_path)}
+    del environment["PYTHONPATH"]
+    done = subprocess.run(
+        [*cluster.enter, "bash", tmp_path / "job.sh"],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    hosts = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("at ")]
+    assert sorted(hosts) in (["node1", "node1", "node2"], ["node1", "node2", "node2"])

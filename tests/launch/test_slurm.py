@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from environments import ROOT, interpreter
+from environments import ROOT, documented_job, interpreter
 from slurm_cluster import make_slurm
 from test_script_on_hosts import SCRIPT
 
@@ -161,18 +161,49 @@ def test_a_run_that_is_out_of_time_goes_on_in_the_next_job(slurm, submit, tmp_pa
     assert rounds == list(range(len(rounds)))
 
 
-def test_a_script_in_a_job(slurm, tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    python = interpreter("mpich")
-    job = tmp_path / "job.sh"
-    job.write_text(
-        "#!/bin/bash\nscontrol show hostnames $SLURM_JOB_NODELIST > hosts\n"
-        f"exec {python} -m hpcps launch -n 3 --hostfile hosts --mpirun srun {python} train.py none\n"
-    )
-    out = tmp_path / "out"
-    slurm.say("sbatch", "--wait", "--nodes=3", "--cpus-per-task=2", f"--chdir={tmp_path}", f"--output={out}", job)
-    said = sorted(line.split() for line in out.read_text().splitlines() if line.startswith("at "))
-    nodes = [words[1] for words in said]
-    assert len({*nodes}) == 3, out.read_text()
-    assert sorted(words[2] for words in said) == ["0", "1", "2"]
+# A script that has used and freed much memory before it starts MPI. MPICH publishes the padding of its addresses too;
+# with what the memory contained before, they are longer than srun can read.
+USED = """
+import random
+used = [random.randbytes(size) for size in range(600, 8_000, 16) for _ in range(4)]
+del used[::2]
+"""
+DIES = """
+import os
+from pathlib import Path
+from hpcps.launch.guard import LostGuards, mpi_start
+with mpi_start(LostGuards(Path(os.environ["HPCPS_PLAN"])).file(f"worker-{os.environ['RANK']}"), 100):
+    os._exit(15)
+"""
+
+
+@pytest.fixture
+def documented(slurm, tmp_path):
+    """Execute the job of the manual with a script; return what it prints."""
+
+    def execute(script, replaced, by):
+        (tmp_path / "train.py").write_text(script)
+        environment = interpreter("mpich").parents[1]
+        job = documented_job("#SBATCH").replace("/path/to/.venv", str(environment)).replace("-task=8", "-task=2")
+        (tmp_path / "job.sh").write_text(job.replace(replaced, by))
+        number = slurm.say(
+            "sbatch", "--parsable", f"--chdir={tmp_path}", f"--output={tmp_path}/out", tmp_path / "job.sh"
+        )
+        slurm.finish(number)
+        return (tmp_path / "out").read_text()
+
+    return execute
+
+
+def test_the_job_of_the_manual_runs_a_script(slurm, documented):
+    text = documented(USED + SCRIPT.replace("== 6", "== 10"), "train.py", "train.py none")
+    said = sorted(line.split() for line in text.splitlines() if line.startswith("at "))
+    assert [words[1] for words in said] == slurm.names, text
+    assert sorted(words[2] for words in said) == ["0", "1", "2", "3"]
     assert {(words[3], words[4]) for words in said} == {("0", "1")}
+
+
+def test_a_rank_that_dies_in_the_start_of_mpi_under_srun_is_told_of_mpirun(documented):
+    text = documented(DIES, "--hostfile", "--mpirun srun --hostfile")
+    assert "failed in phase start: the process exited with status 15 in MPI's start: srun loses" in text
+    assert "(--mpirun mpirun, HPCPS_MPIRUN=mpirun)" in text

@@ -16,7 +16,8 @@ class Hydra(Launcher):
 
     A segment holds consecutive ranks of one role. A separate file lists the hosts in rank order, because Hydra applies
     the first `-host` to all segments. Up to MPICH 4.2, Hydra reads the configfile as one line, in which ` :` separates
-    the segments; later versions accept this format too. Hydra may damage the joined text if it exceeds 16 KiB.
+    the segments; later versions accept this format too. Hydra may damage the joined text if it exceeds 16 KiB. In a job
+    of Slurm, it starts its helpers with `srun`.
     """
 
     version = re.compile(r"HYDRA build details:\s+Version:")
@@ -38,7 +39,8 @@ class Hydra(Launcher):
             # `rsh`, because with `ssh` Hydra would add options of ssh.
             command += ["-launcher", "rsh", "-launcher-exec", str(job.agent)]
         command += ["-f", str(job.hosts_file), "-configfile", str(job.configfile)]
-        return Launch(job, {job.configfile: conf, job.hosts_file: host_counts(job)}, tuple(command))
+        files = {job.configfile: conf, job.hosts_file: host_counts(job)}
+        return Launch(job, files, tuple(command), dict(job.helper_variables))
 
 
 class Intel(Launcher):
@@ -63,4 +65,4 @@ class Intel(Launcher):
             files[job.hosts_file] = host_counts(job)
             command += ["-machinefile", str(job.hosts_file)]
         command += ["-configfile", str(job.configfile)]
-        return Launch(job, files, tuple(command), needs_path=job.mpirun.is_absolute())
+        return Launch(job, files, tuple(command), dict(job.helper_variables), needs_path=job.mpirun.is_absolute())

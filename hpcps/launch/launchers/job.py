@@ -37,6 +37,8 @@ class Job:
         options: further options for the launcher, as the site needs them.
         agent: the program that starts a command on another host instead of ssh; the launcher calls it like rsh. None:
             the launcher chooses.
+        helper_variables: environment variables for a launcher that starts helpers on the hosts through the batch
+            system.
     """
 
     plan: Plan
@@ -47,6 +49,7 @@ class Job:
     variables: Mapping[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
     agent: Path | None = None
+    helper_variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def local(self) -> bool:
