@@ -11,6 +11,9 @@ from hpcps.attacks.sending import SendingAttack
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import refusals
+from hpcps.launch.batch import allocation
+from hpcps.launch.dev_shm import shortage, space
+from hpcps.launch.placement import most_on_a_host
 from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment
 from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
@@ -19,6 +22,8 @@ from hpcps.training.trial import cautions_of_compression, try_components
 
 _MOST_QUORUMS = 3
 """Descriptions of quorums that are printed in full."""
+_SECONDS = 20.0
+"""Deadline of the batch system's command that lists the hosts of a job."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,9 +60,22 @@ def handle(args: argparse.Namespace) -> int:
     there = next(path for path in (results, *results.parents) if path.exists())
     for caution in dict.fromkeys(cautions_of_compression(point.run for point in points)):
         print(f"hpcps: caution: {caution}", file=sys.stderr)
+    if short := _short_of_shm(points):
+        print(
+            f"hpcps: caution: {short}; `hpcps doctor FILE` measures what the MPI of this machine needs", file=sys.stderr
+        )
     for error in (*refusals(points, there), *_without_gpu(points)):
         print(f"hpcps: caution: `hpcps run` refuses it on this machine: {error}", file=sys.stderr)
     return 0
+
+
+def _short_of_shm(points: Sequence[Point]) -> str:
+    """Return a message if ranks of MPI may need more of /dev/shm than this machine has free; empty otherwise."""
+    over_mpi = [point.run for point in points if "mpi" in point.run.transport.offers]
+    if not over_mpi:
+        return ""
+    hosts = allocation(_SECONDS).hosts
+    return shortage(max(most_on_a_host(run, hosts) for run in over_mpi), space())
 
 
 def _without_gpu(points: Sequence[Point]) -> Iterator[HpcpsError]:

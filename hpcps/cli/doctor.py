@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
+from hpcps.launch.dev_shm import Space
 from hpcps.launch.exit_status import ExitStatus
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _memory(machine: Diagnosis) -> str:
         can = f"no shared memory: {facts['shortage']}"
     elif not facts["in_place"]:
         can = "processes cannot read each other's memory: updates and models are sent"
-    size = facts["shm"] and f"/dev/shm: {facts['shm']['size'] / 1e9:.1f} GB, {facts['shm']['free'] / 1e9:.1f} GB free"
+    size = facts["shm"] and f"/dev/shm: {Space(**facts['shm'])}"
+    if size and machine.mpi.shm is not None:
+        size += f"; MPI takes {machine.mpi.shm / 1e6:.1f} MB for each process"
     return "\n".join(filter(None, [can, size, facts["shm_problem"] and f"/dev/shm: {facts['shm_problem']}"]))
 
 

@@ -6,6 +6,7 @@
 - `cause`: finds the process that failed first
 - `cuda`: CUDA's driver, without a framework
 - `detect`: detects the launcher on this machine
+- `dev_shm`: the space of `/dev/shm`, and what MPI needs of it
 - `doctor/`: the diagnosis of this machine
 - `exit_status`: the exit statuses of the commands, and the messages of errors
 - `gpu_mpi`: MPI that sends device memory: UCX from PyPI, and a trial of two ranks

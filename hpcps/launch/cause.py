@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcps.launch.dev_shm import Space, explanation
 from hpcps.launch.guard import MARK, LostGuards
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.failure import Failure
@@ -25,13 +26,18 @@ _EARLIER = 1e-3
 
 @dataclass(frozen=True)
 class ProcessDeath:
-    """A process that ended without its own report, and how it ended."""
+    """A process that ended without its own report, and how it ended.
+
+    Attributes:
+        shm: the space of `/dev/shm` at its end, if a signal ended it that means a fault of memory.
+    """
 
     role: str
     index: int
     pid: int | None
     host: str
     end: str
+    shm: Space | None = None
 
 
 def read_death(line: str) -> ProcessDeath | None:
@@ -41,7 +47,9 @@ def read_death(line: str) -> ProcessDeath | None:
     with suppress(ValueError, KeyError, TypeError):
         report = json.loads(text) if mark else {}
         role, _, index = report["name"].rpartition("-")
-        return ProcessDeath(role, int(index), report["pid"], report["host"], f"the process {report['end']}")
+        shm = report.get("shm")
+        end = f"the process {report['end']}"
+        return ProcessDeath(role, int(index), report["pid"], report["host"], end, shm and Space(*shm))
     return None
 
 
@@ -83,13 +91,16 @@ def unguarded(plan: Plan, lost: LostGuards, status: int) -> list[ProcessDeath]:
     return [ProcessDeath(first.role, first.index, None, hosts[first.host], end)]
 
 
-def find_cause(run: PlannedRun, deaths: Sequence[ProcessDeath], known: Collection[Failure]) -> Failure | None:
+def find_cause(
+    run: PlannedRun, deaths: Sequence[ProcessDeath], known: Collection[Failure], plan: Plan
+) -> Failure | None:
     """Find the process that failed first, and report it in the run's folder if it has no report; None if unknown.
 
     Args:
         run: the run during which the failure occurred.
         deaths: the ends of processes that guards reported, in order.
         known: reports of earlier attempts.
+        plan: the plan of the launch.
     """
     directory = RunDirectory(Path(run.directory))
     failures = [failure for failure in directory.failures if failure not in known]
@@ -115,11 +126,20 @@ def find_cause(run: PlannedRun, deaths: Sequence[ProcessDeath], known: Collectio
                 host=death.host,
                 round=round if isinstance(round, int) else None,
                 phase=f"after its record `{line['event']}`" if line else "start",
-                error=death.end,
+                error=death.end if line else _end_at_start(death, plan),
             )
         )
         _note(directory, found[-1], death.pid)
     return next(iter([*found, *failures]), None)
+
+
+def _end_at_start(death: ProcessDeath, plan: Plan) -> str:
+    """Return how a process ended while it started, with the reason if `/dev/shm` may be one."""
+    host = next((member.host for member in plan.world if str(member) == f"{death.role}-{death.index}"), None)
+    if death.shm is None or not plan.mpi or host is None:
+        return death.end
+    why = explanation(sum(member.host == host for member in plan.world), death.shm)
+    return f"{death.end}; {why}" if why else death.end
 
 
 def last_lines(run: PlannedRun, failure: Failure) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ _TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 """Prefix of the file in which MPICH's proxy (since 4.1) describes the host's cores to its ranks; it is fixed."""
 
 _LOOK_EVERY = 0.05
+_OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -178,6 +179,7 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
     if under_hydra:
         _remove_topology(started)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    shm = _space() if -status in _OF_MEMORY else None
     unfinished = bool(joining) and os.path.exists(joining)
     end = _end_of(status, lost)
     if unfinished and status == 0:
@@ -192,7 +194,7 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
         host = socket.gethostname()
         text = f"\nhpcps: {name or 'a process of unknown rank'} (pid {child}) on {host} {end}\n"
         if name:
-            text += MARK + json.dumps({"name": name, "pid": child, "host": host, "end": end}) + "\n"
+            text += MARK + json.dumps({"name": name, "pid": child, "host": host, "end": end, "shm": shm}) + "\n"
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
     if told or status == 2:
@@ -228,6 +230,15 @@ def _end_of(status: int, lost: str) -> str:
     if timed_out and not late:
         return end + ": check that the hosts reach each other over the network that MPI uses (--mpirun-options)"
     return end
+
+
+def _space() -> tuple[int, int] | None:
+    """Return the size of /dev/shm and its free bytes; `dev_shm` says what they mean, which a guard does not load."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 def _remove_topology(started: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from hpcps.launch.plan import Rank
 _Slot = tuple[Host, int]
 
 if TYPE_CHECKING:
-    from hpcps.spec.schema import Topology
+    from hpcps.spec.schema import Run, Topology
 
 
 def place(
@@ -73,6 +75,15 @@ def place(
     if topology.evaluators:
         placed["evaluator", 0] = next(slots)
     return _number(hosts, placed)
+
+
+def most_on_a_host(run: Run, hosts: Sequence[Host]) -> int:
+    """Return the largest number of processes that a run has on one host; without hosts, or enough slots, all."""
+    if hosts and not run.transport.in_process:
+        with suppress(LaunchError):
+            world = place(run.topology, hosts, adversary=run.has_adversary)
+            return max(Counter(rank.host for rank in world).values())
+    return run.processes
 
 
 def with_further(role: str, world: Sequence[Rank]) -> tuple[Rank, ...]:

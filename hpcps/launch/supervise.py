@@ -334,7 +334,7 @@ def _explain(
     run = next((run for run in launch.job.plan.runs if not RunDirectory(Path(run.directory)).done), None)
     if run is None:
         return Outcome(status, launcher=launcher, last_lines=printed)
-    failure = find_cause(run, deaths, known)
+    failure = find_cause(run, deaths, known, launch.job.plan)
     lines = () if launch.job.plan.script is not None else last_lines(run, failure) if failure else printed
     return Outcome(status, run=run, failure=failure, launcher=launcher, last_lines=lines)
 

@@ -284,6 +284,14 @@ def test_needs_that_are_met(doctor):
             (),
             "topology: 2 workers, 1 validator, 1 server need",
         ),
+        (
+            {
+                "mpi": MpiState(works=True, shm=5e6),
+                "memory": {"in_place": True, "shm": {"size": 64e6, "free": 12e6}, "shortage": None, "shm_problem": ""},
+            },
+            (),
+            'transport.kind = "mpi": MPI needs 20.0 MB of /dev/shm for 4 processes on one host',
+        ),
         ({}, ("--set", "transport.device_buffers=direct"), 'transport.device_buffers = "direct": no driver'),
         ({}, ("--set", "data.name=cifar10"), 'data.name = "cifar10": no cifar10 in'),
         ({}, ("--results", "/dev/null/results"), "results: /dev/null cannot be written"),

@@ -39,7 +39,7 @@ def test_a_process_that_dies_before_the_run_begins_is_reported_apart_from_an_ear
     (directory.path / "records" / "worker-2.jsonl").write_text('{"event": "round", "round": 7}\n')
     run = PlannedRun("abc", "one", str(directory.path), {})
     death = ProcessDeath("worker", 2, 17, "n03", "the process was killed by signal 9 (SIGKILL)")
-    cause = find_cause(run, [death], directory.failures)
+    cause = find_cause(run, [death], directory.failures, Plan((), (run,)))
     assert cause is not None
     assert [failure.error for failure in directory.failures] == [death.end] == [cause.error]
     assert str(cause) == f"worker-2 on n03 failed in round 7, after its record `round`: {death.end}"

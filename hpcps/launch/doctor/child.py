@@ -12,13 +12,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import text_of
 
-_SHM = Path("/dev/shm")
 _TRIAL = 2**20
 
 
@@ -79,6 +79,7 @@ def mps() -> dict[str, Any]:
 
 def memory() -> dict[str, Any]:
     """Find out whether two processes can read each other's memory, and the size of /dev/shm, which MPI uses."""
+    from hpcps.launch.dev_shm import FOLDER, space
     from hpcps.transport.shared_memory.neighbours import CARD_BYTES, Neighbours
 
     mine, (cards, card), (end, open_end) = Neighbours(), os.pipe(), os.pipe()
@@ -98,9 +99,8 @@ def memory() -> dict[str, Any]:
     mine.arena.allocate(_TRIAL)
     found: dict[str, Any] = {"in_place": reached, "shortage": mine.arena.shortage, "shm": None, "shm_problem": ""}
     try:
-        sizes = os.statvfs(_SHM)
-        found["shm"] = {"size": sizes.f_blocks * sizes.f_frsize, "free": sizes.f_bavail * sizes.f_frsize}
-        with tempfile.TemporaryFile(dir=_SHM) as file:
+        found["shm"] = (there := space()) and asdict(there)
+        with tempfile.TemporaryFile(dir=FOLDER) as file:
             os.posix_fallocate(file.fileno(), 0, _TRIAL)
     except OSError as error:
         found["shm_problem"] = str(error.strerror)

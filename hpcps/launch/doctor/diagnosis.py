@@ -16,6 +16,7 @@ from hpcps.inputs import parse_json
 from hpcps.launch.batch import Allocation, allocation
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi, detect_mpi
+from hpcps.launch.dev_shm import explanation, space
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.gpu_mpi import start_pair, try_device_memory
 from hpcps.launch.limits import cgroup_quota, own_cores
@@ -46,6 +47,7 @@ class MpiState:
         stated: what its library states about CUDA, by the function that states it.
         cuda_aware: whether it accepts device memory; None if that is not known.
         determined: how `cuda_aware` was determined.
+        shm: the bytes of `/dev/shm` that each of two ranks takes; None if that is not known.
     """
 
     library: str = ""
@@ -58,6 +60,7 @@ class MpiState:
     stated: Mapping[str, bool] = field(default_factory=dict)
     cuda_aware: bool | None = None
     determined: str = "not determined, because MPI does not work"
+    shm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,9 @@ def _mpi(library: Facts, *, in_job: bool) -> MpiState:
         return MpiState(**known, problem="; ".join(problems))
     trial, problem = start_pair(mpi, DEADLINE)
     if problem:
-        return MpiState(**known, problem=problem)
-    return MpiState(**known, works=True, stated=trial.get("stated", {}))
+        why = explanation(2, there) if (there := space()) else ""
+        return MpiState(**known, problem="; ".join(filter(None, [problem, why])))
+    return MpiState(**known, works=True, stated=trial.get("stated", {}), shm=trial.get("shm"))
 
 
 def _with_cuda_awareness(mpi: MpiState, direct: str) -> MpiState:

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
+from hpcps.launch.dev_shm import Space, shortage
 from hpcps.launch.doctor.diagnosis import Diagnosis
 from hpcps.launch.mps import CLIENTS
-from hpcps.launch.placement import place
+from hpcps.launch.placement import most_on_a_host, place
 from hpcps.records.run_directory import FREE_SPACE_NEEDED
 from hpcps.spec.load import Point
 from hpcps.spec.schema import Run
@@ -60,6 +61,10 @@ def _unmet(run: Run, machine: Diagnosis) -> list[str]:
     found += [f'transport.kind = "{transport.kind}": {what}' for what in missing if what]
     if run.train.device == "cuda":
         found += [f'train.device = "cuda": {why}' for why in _without_cuda(run, machine)]
+    if "mpi" in transport.offers and machine.mpi.works and machine.memory.get("shm"):
+        there = Space(**machine.memory["shm"])
+        short = shortage(most_on_a_host(run, machine.batch.hosts), there, machine.mpi.shm)
+        found += [f'transport.kind = "{transport.kind}": {short}'] if short else []
     if transport.buffers == "direct" and machine.buffers["direct"]:
         found.append(f'transport.device_buffers = "direct": {machine.buffers["direct"]}')
     if not transport.in_process and machine.batch.hosts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.launch.dev_shm import FOLDER
 from hpcps.launch.doctor.child import library_path, library_version
 
 _BYTES = 2**20
@@ -35,6 +37,30 @@ def stated_support() -> dict[str, bool]:
         if library.MPIX_GPU_query_support(_CUDA, ctypes.byref(supported)) == 0:
             stated["MPIX_GPU_query_support"] = bool(supported.value)
     return stated
+
+
+def pages_of_shm() -> dict[str, int]:
+    """Return the bytes of each file in `/dev/shm` that this process has mapped: only pages that are in memory."""
+    library, found = ctypes.CDLL(None, use_errno=True), dict[str, int]()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, _, device, inode, *path = line.split()
+        if not path or not path[0].startswith(f"{FOLDER}/"):
+            continue
+        start, stop = (int(address, 16) for address in addresses.split("-"))
+        resident = (ctypes.c_ubyte * ((stop - start) // mmap.PAGESIZE))()
+        if library.mincore(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), resident) == 0:
+            file = f"{device} {inode}"
+            found[file] = found.get(file, 0) + mmap.PAGESIZE * sum(page & 1 for page in resident)
+    return found
+
+
+def shm_of_each(communicator: Any) -> float:
+    """Return the bytes of `/dev/shm` that each rank takes; all ranks call this."""
+    files: dict[str, int] = {}
+    for mapped in communicator.allgather(pages_of_shm()):
+        files |= {file: max(size, files.get(file, 0)) for file, size in mapped.items()}
+    communicator.barrier()  # no rank ends before all have looked
+    return sum(files.values()) / int(communicator.Get_size())
 
 
 def exchange_vectors(communicator: Any) -> bool | str:
@@ -71,6 +97,7 @@ def main(file: str, seconds: str, mode: str = "") -> None:
     if world.Get_size() == 2:
         # A message in each direction shows that the ranks reach each other.
         found["exchanged"] = world.sendrecv(world.Get_rank(), 1 - world.Get_rank()) == 1 - world.Get_rank()
+        found["shm"] = shm_of_each(world)
         if mode == "device":
             found["device"] = exchange_vectors(world)
     if world.Get_rank() == 0:
