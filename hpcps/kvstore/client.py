@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +23,7 @@ from hpcps.kvstore.protocol import (
     Request,
     StoreCommand,
     ValueDescription,
+    described,
     head_of,
     key_of,
     parts,
@@ -58,7 +61,7 @@ class Client:
             raise LaunchError("a key-value store needs a server; DMLC_NUM_SERVER is 0")
         self._requests: dict[int, Request] = {}
         self._failed: list[Request] = []
-        self._values: dict[int, tuple[int, np.dtype[Any]]] = {}
+        self._values: dict[int, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._split_from = split_from
         self._servers = settings.servers
         self.node = Node(settings, self._take)
@@ -87,17 +90,17 @@ class Client:
 
         Raises:
             ValueError: the key is invalid or has its first value already, the array cannot be sent, or it differs in
-                size, type or distribution over the servers from the value that the key has. MXNet's servers do not
+                shape, type or distribution over the servers from the value that the key has. MXNet's servers do not
                 tell the latter.
             RunError: a server did not answer or has a value for the key already, or a worker did not call this in time.
         """
         self._check(key, value)
         if int(key) in self._values:
             raise ValueError(f"key {key} has its first value already; push changes a value")
-        self._values[int(key)] = value.size, value.dtype
+        self._values[int(key)] = value.shape, value.dtype
         if not self.node.recovered:
             if self.rank == 0:
-                self._push(key, value, 0, FIRST_VALUE).wait()
+                self._push(key, value, 0, FIRST_VALUE + json.dumps(value.shape).encode()).wait()
             self.barrier()
         if self.rank != 0 or self.node.recovered:
             self._compare(key, value)
@@ -106,7 +109,8 @@ class Client:
         """Send an array for a key, and wait until the servers have used it; in sync mode they wait for all workers.
 
         Raises:
-            ValueError: the value of the key has another size or type, or the array cannot be sent.
+            ValueError: `init` was not called for the key, its value has another shape or type, or the array cannot be
+                sent.
             RunError: a server did not answer, or its value of the key has another size or type.
         """
         self.start_push(key, value, priority).wait()
@@ -115,7 +119,7 @@ class Client:
         """Fill an array with the value of a key, and return it.
 
         Raises:
-            ValueError: `out` is not contiguous or not writable, or the value of the key has another size or type.
+            ValueError: `out` is not contiguous or not writable, or the value of the key has another shape or type.
             RunError: a server did not answer, or its value has another number of elements.
         """
         self.start_pull(key, out, priority).wait()
@@ -123,6 +127,9 @@ class Client:
 
     def start_push(self, key: int, value: Array, priority: int = 0) -> Request:
         """Start a push; the array must not change until `wait` of the returned request has returned."""
+        self._check(key, value)
+        if int(key) not in self._values:
+            raise ValueError(f"key {key} has no first value: all workers call init({key}, array) before they push")
         return self._push(key, value, priority, REQUEST)
 
     def start_pull(self, key: int, out: Array, priority: int = 0) -> Request:
@@ -180,8 +187,9 @@ class Client:
             raise ValueError(f"the value of key {key} must be a numpy array, not of the type {type(array).__name__}")
         head = head_of(array.dtype)
         known = self._values.get(key_of(key, self._servers))
-        if known is not None and known != (array.size, array.dtype):
-            raise ValueError(f"the value of key {key} is {known[0]} of {known[1]}, not {array.size} of {array.dtype}")
+        if known is not None and known != (array.shape, array.dtype):
+            here = described(array.shape, array.dtype)
+            raise ValueError(f"the value of key {key} is {described(*known)}, not {here}")
         most = max((part.stop - part.start) * array.itemsize for part in self._parts(key, array.size))
         if most > _MOST_BYTES:
             raise ValueError(
@@ -191,7 +199,7 @@ class Client:
         return head
 
     def _compare(self, key: int, value: Array) -> None:
-        """Check that the value of a key has the size and type of an array, and the same part of it on each server.
+        """Check that the value of a key has the shape and type of an array, and the same part of it on each server.
 
         Raises:
             ValueError: it has not.
@@ -205,12 +213,13 @@ class Client:
         if not found:
             return  # a new server has replaced the one that had the value
         first = next(iter(found.values()))
-        whole = ValueDescription(sum(part.size for part in found.values()), first.dtype, first.source)
-        here = f"key {key}: the first value of this worker is {value.size} of {value.dtype}"
-        if (whole.size, whole.dtype) != (value.size, value.dtype.name):
-            self._values[int(key)] = whole.size, np.dtype(whole.dtype)
+        whole = replace(first, size=sum(part.size for part in found.values()))
+        here = f"key {key}: the first value of this worker is {described(value.shape, value.dtype)}"
+        shape = whole.shape or (value.shape if whole.size == value.size else (whole.size,))
+        if (shape, whole.dtype) != (value.shape, value.dtype.name):
+            self._values[int(key)] = shape, np.dtype(whole.dtype)
             raise ValueError(
-                f"{here}, but the {whole.source} has set it to {whole}; all workers need the same size and type"
+                f"{here}, but the {whole.source} has set it to {whole}; all workers need the same shape and type"
             )
         if {server: part.size for server, part in found.items()} != own:
             raise ValueError(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from math import prod
 from numbers import Integral
 from threading import Event
 from typing import Any
@@ -23,7 +24,8 @@ from hpcps.transport.pslite.receiver import Delivery
 
 REQUEST, FIRST_VALUE = b"hpcps", b"hpcps first value"
 """The `body` of a request of our workers for a key. The sender reads the reason for a refusal from the body of the
-answer. FIRST_VALUE also sets the first value of the key. MXNet's nodes neither send nor read this body."""
+answer. FIRST_VALUE also sets the first value of the key; the shape of the array, as a list, follows it. MXNet's nodes
+neither send nor read this body."""
 
 
 class StoreCommand(IntEnum):
@@ -125,11 +127,13 @@ class ValueDescription:
         size: the number of elements; 0 if the server has no value for the key.
         dtype: their type.
         source: the worker whose push was the first value.
+        shape: the shape of the whole value; None if a node of MXNet has set it.
     """
 
     size: int
     dtype: str
     source: str
+    shape: tuple[int, ...] | None = None
 
     def encode(self) -> bytes:
         """Return the body of the answer that has this description."""
@@ -148,7 +152,28 @@ class ValueDescription:
             raise RunError(f"a server answers with {body[:100]!r}, which does not describe a value") from error
 
     def __str__(self) -> str:
-        return f"{self.size} of {self.dtype}"
+        return described(self.shape or (self.size,), self.dtype)
+
+
+def described(shape: Sequence[int], dtype: object) -> str:
+    """Describe an array in messages."""
+    text = f"{prod(shape)} of {dtype}"
+    return text if len(shape) == 1 else f"{text} of the shape {list(shape)}"
+
+
+def shape_of(body: bytes) -> tuple[int, ...] | None:
+    """Return the shape in the body of a push of a first value; None if there is none.
+
+    Raises:
+        MalformedFrameError: the body has something else.
+    """
+    text = body.removeprefix(FIRST_VALUE)
+    if text == body or not text:
+        return None
+    try:
+        return tuple(parse_as(list[int], "a first value", text))
+    except InputError as error:
+        raise MalformedFrameError(f"the shape of a first value is {text[:100]!r}") from error
 
 
 NO_VALUE = ValueDescription(0, "", "")

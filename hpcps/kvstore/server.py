@@ -23,6 +23,7 @@ from hpcps.kvstore.protocol import (
     dtype_of,
     key_of,
     range_start,
+    shape_of,
 )
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeRole, rank_of
@@ -45,11 +46,13 @@ class StoredValue:
     Args:
         value: the first value `[m]`.
         source: the worker that pushed it.
+        shape: the shape of the whole value, if the worker has given it.
     """
 
-    def __init__(self, value: Array, source: str) -> None:
+    def __init__(self, value: Array, source: str, shape: tuple[int, ...] | None) -> None:
         self.value = value
         self.source = source
+        self.shape = shape
         self._sending: list[Receipt] = []
         self._round: dict[int, tuple[Array, Meta]] = {}
         self._later: list[tuple[int, Array, Meta]] = []
@@ -59,7 +62,7 @@ class StoredValue:
     @property
     def description(self) -> ValueDescription:
         """The description of the value."""
-        return ValueDescription(self.value.size, self.value.dtype.name, self.source)
+        return ValueDescription(self.value.size, self.value.dtype.name, self.source, self.shape)
 
     def sending(self, receipt: Receipt) -> None:
         """Record that a message with the value is being sent."""
@@ -226,11 +229,11 @@ class Server:
     def _keep(self, sender: int, meta: Meta, key: int, pushed: Array) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            self._entries[key] = StoredValue(pushed, str(self.node.nodes[sender]))
+            self._entries[key] = StoredValue(pushed, str(self.node.nodes[sender]), shape_of(meta.body))
             self._answer(sender, meta)
             return
         own_key = self._own(key)
-        if meta.body == FIRST_VALUE:
+        if meta.body.startswith(FIRST_VALUE):
             raise MalformedFrameError(f"key {own_key} has its first value already, from the {entry.source}")
         if entry.value.size != pushed.size or entry.value.dtype != pushed.dtype:
             got, had = f"{pushed.size} of {pushed.dtype.name}", entry.description

@@ -18,7 +18,7 @@ from threads import Cluster, free_port
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
-from hpcps.kvstore.protocol import dtype_of, head_of, parts, range_start
+from hpcps.kvstore.protocol import REQUEST, dtype_of, head_of, parts, range_start
 from hpcps.transport.pslite.meta import Meta, NodeRole
 
 ROOT = Path(__file__).parents[2]
@@ -192,11 +192,48 @@ def test_a_pull_is_of_one_version_as_the_documentation_says(sync, split_from):
     assert [each.result(100) for each in jobs] == [0, 0]
 
 
+def push_as_mxnet(kv, key, value):
+    """Push without `init`, as a worker of MXNet may: the first push sets the value."""
+    kv._push(key, value, 0, REQUEST).wait()
+
+
+def test_a_push_without_init_is_refused_at_once():
+    """Of a key that no worker knows, of one that only the others know, and of one with a value."""
+
+    def job(kv):
+        kv.init(0, np.zeros(4, np.float32))
+        for push in (kv.push, kv.start_push):
+            with pytest.raises(ValueError, match=r"key 1 has no first value: all workers call init\(1, array\) before"):
+                push(1, np.ones(4, np.float32))
+        if kv.rank == 1:
+            kv.barrier()
+            with pytest.raises(ValueError, match="key 2 has no first value"):
+                kv.push(2, np.ones(4, np.float32))
+            assert kv.pull(2, np.zeros(4, np.float32)).tolist() == [1.0] * 4
+        else:
+            kv.init(2, np.ones(4, np.float32))
+        kv.barrier()
+        with pytest.raises(RunError, match="no such key"):
+            kv.pull(1, np.zeros(4, np.float32))
+
+    Cluster(2, 2, timeout=20.0).run(job)
+
+
+def test_a_value_of_another_shape_is_refused_at_once():
+    def job(kv):
+        kv.init(0, np.zeros((3, 4), np.float32))
+        for call in (kv.push, kv.pull):
+            with pytest.raises(ValueError, match=r"12 of float32 of the shape \[3, 4\], not 12 .* shape \[4, 3\]"):
+                call(0, np.zeros((4, 3), np.float32))
+
+    Cluster(2, 1).run(job)
+
+
 def test_what_is_wrong_is_said():
     def job(kv):
         kv.init(0, np.zeros(4, np.float32))
         said = []
-        kv.push(2, np.zeros(4, np.float32))
+        push_as_mxnet(kv, 2, np.zeros(4, np.float32))
         for action in (
             lambda: kv.pull(1, np.zeros(4, np.float32)),
             lambda: kv.pull(2, np.zeros(5, np.float32)),
@@ -244,9 +281,9 @@ def test_what_no_server_has_a_place_for_is_refused_at_once():
 
 def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays():
     def job(kv):
-        kv.push(0, np.full(4, 7, np.float32))  # not `init`, so the client does not know what the server has
+        push_as_mxnet(kv, 0, np.full(4, 7, np.float32))  # so the client does not know what the server has
         with pytest.raises(RunError, match=r"push of key 0: the server 0 at .* a push of 5 of float32 .* has 4 of flo"):
-            kv.push(0, np.zeros(5, np.float32))
+            push_as_mxnet(kv, 0, np.zeros(5, np.float32))
         return kv.pull(0, np.zeros(4, np.float32)).tolist()
 
     assert Cluster(1, 1).run(job) == [[7.0] * 4]
@@ -260,6 +297,9 @@ def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays():
         (np.full(40, 7, np.float32), np.zeros(30, np.float32), "30 of float32"),
         (np.full(4, 7, np.float32), np.zeros(30, np.float32), "30 of float32"),
         (np.full(40, 7, np.float32), np.zeros(4, np.float32), "4 of float32"),
+        (np.full(12, 7, np.float32), np.zeros((4, 3), np.float32), r"12 of float32 of the shape \[4, 3\]"),
+        (np.full(40, 7, np.float32), np.zeros((40, 1), np.float32), r"40 of float32 of the shape \[40, 1\]"),
+        (np.full(1, 7, np.float32), np.zeros((), np.float32), r"1 of float32 of the shape \[\]"),
     ],
 )
 def test_a_worker_whose_value_differs_from_that_of_rank_0_learns_it_from_init(first, other, size):
@@ -304,7 +344,7 @@ def test_init_names_the_worker_whose_push_gave_a_key_its_value():
     def job(kv):
         kv.barrier()
         if kv.rank == 1:
-            kv.push(3, np.zeros(6, np.float32))
+            push_as_mxnet(kv, 3, np.zeros(6, np.float32))
         kv.barrier()
         if kv.rank == 0:
             with pytest.raises(RunError, match=r"key 3 has its first value already, from the worker 1 at 127"):
@@ -324,7 +364,7 @@ def test_a_second_first_value_is_refused_at_once(sync):
         with pytest.raises(ValueError, match="key 0 has its first value already; push changes a value"):
             kv.init(0, np.full(4, 8, np.float32))
         if kv.rank == 0:
-            kv.push(1, np.ones(4, np.float32))
+            push_as_mxnet(kv, 1, np.ones(4, np.float32))
             with pytest.raises(RunError, match=r"push of key 1: .* refuses it: key 1 has its first value already"):
                 kv.init(1, np.ones(4, np.float32))
         return kv.pull(0, np.zeros(4, np.float32)).tolist()
@@ -336,7 +376,7 @@ def test_a_client_may_be_closed_twice_and_says_afterwards_that_it_has_left():
     def job(kv):
         kv.close()
         kv.close()
-        for action in (lambda: kv.push(0, np.zeros(4)), kv.barrier):
+        for action in (lambda: kv.pull(0, np.zeros(4)), kv.barrier):
             with pytest.raises(RunError, match=r"worker 0 at .* has left$"):
                 action()
 

@@ -168,8 +168,8 @@ def test_a_death_without_a_replacement_ends_the_others_and_is_named(caplog):
     began = time.monotonic()
     doomed.abandon()
     named = rf"the server 1 at 127.0.0.1:{doomed.me.port} is dead: (its connection has closed|it has sent nothing)"
-    with pytest.raises(RunError, match=f"push of key 1: {named}"):
-        clients[0].push(1, vector(0))  # lives on server 1
+    with pytest.raises(RunError, match=f"pull of key 1: {named}"):
+        clients[0].pull(1, vector(0))  # lives on server 1
     assert time.monotonic() - began < 7.5, "it is told at once, not when its backoff ends"
     with pytest.raises(RunError, match=f"{named}.*, and no other node has replaced it within 8 s"):
         ended.result(60)
@@ -222,8 +222,8 @@ def test_a_request_whose_messages_are_given_up_is_told_at_once():
     server, _ = cluster.server()
     client = Client(cluster.settings(NodeRole.WORKER))
     server.node.abandon()
-    with pytest.raises(RunError, match=r"push of key 0: messages to the server 0 at .* are not acknowledged"):
-        client.push(0, vector(0))
+    with pytest.raises(RunError, match=r"pull of key 0: messages to the server 0 at .* are not acknowledged"):
+        client.pull(0, vector(0))
     client.node.abandon()
 
 

@@ -14,6 +14,7 @@ import pytest
 from threads import Cluster, free_port
 
 from hpcps.errors import RunError
+from hpcps.kvstore.protocol import REQUEST
 
 ROOT = Path(__file__).parents[2]
 BEATING = {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "3"}
@@ -153,10 +154,10 @@ def test_closing_says_which_push_was_refused_unless_it_was_reported():
     _, served = cluster.server()
 
     def job(kv):
-        kv.push(0, np.ones(4, np.float32))
+        kv._push(0, np.ones(4, np.float32), 0, REQUEST).wait()  # as a worker of MXNet: the client knows no size
         with pytest.raises(RunError, match="a push of 6 of float32"):
-            kv.push(0, np.ones(6, np.float32))
-        kv.start_push(0, np.ones(5, np.float32))
+            kv._push(0, np.ones(6, np.float32), 0, REQUEST).wait()
+        kv._push(0, np.ones(5, np.float32), 0, REQUEST)
 
     with pytest.raises(RunError, match=r"^push of key 0: the server 0 at .* a push of 5 of float32 for key 0[^;]*$"):
         cluster.worker(job).result(60)
