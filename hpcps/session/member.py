@@ -237,14 +237,14 @@ class Member:
         names = ", ".join(exchange.waiting_for or (str(holder) for holder in holders if holder != self.peer))
         return f"{names or 'other processes'} in tensor {exchange.tensor.declaration}"
 
-    def fail(self, error: BaseException, tell: bool = True) -> None:
-        """End the session with an error, in all processes if `tell`."""
+    def fail(self, error: BaseException, prefix: str = "", *, tell: bool = True) -> None:
+        """End the session with an error, in all processes if `tell`; its text begins with a prefix in the others."""
         if self.error is not None:
             return
         known = error if isinstance(error, HpcpsError) else RunError(f"{self.peer}: {text_of(error)}")
         self.error = known
         if tell:
-            self._tell(Message(Kind.ABORT, self.peer, ID, 0, note={"reason": message_of(known)}))
+            self._tell(Message(Kind.ABORT, self.peer, ID, 0, note={"reason": f"{prefix}{message_of(known)}"}))
         if self.participant is not None:
             self.participant.fail(known)
 

@@ -169,9 +169,9 @@ class Session:
         self.member.check()
 
     def fail(self, error: BaseException) -> None:
-        """End the session with an error, in all processes."""
+        """End the session with an error of this process, in all processes; the others name this one."""
         with self._lock:
-            self.member.fail(error)
+            self.member.fail(error, f"{self.member.peer} has failed: ")
 
     def shutdown(self, error: str = "") -> None:
         """End this process's part; without an error, after its exchanges, and when the others do not need it either.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,7 +40,7 @@ class Declaration:
     Attributes:
         name: its name.
         dtype: the type of its elements, one of `elements.TYPES`.
-        blocks: the number of elements of each of its blocks; most tensors are one block.
+        shapes: the shape of each of its blocks; most tensors are one block.
         reduction: how the tensors of all processes are combined.
         whole: whether one holder combines all of it at once, also if it could be divided.
         key: its number in the order of declaration. The first declaration chooses it and all that follows.
@@ -51,13 +51,18 @@ class Declaration:
 
     name: str
     dtype: str
-    blocks: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
     reduction: Reduction = "mean"
     whole: bool = False
     key: int = field(default=0, compare=False)
     bucket: int = field(default=0, compare=False)
     parts: int = field(default=1, compare=False)
     line: str = field(default="", compare=False)
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """The number of elements of each of its blocks."""
+        return tuple(map(prod, self.shapes))
 
     @cached_property
     def size(self) -> int:
@@ -99,7 +104,7 @@ class Declaration:
     @staticmethod
     def from_note(note: Mapping[str, Any]) -> Declaration:
         """Read what `to_note` returned."""
-        return Declaration(**{**note, "blocks": tuple(note["blocks"])})
+        return Declaration(**{**note, "shapes": tuple(map(tuple, note["shapes"]))})
 
     def __str__(self) -> str:
         what = self.reduction if isinstance(self.reduction, str) else f"rule {self.reduction['kind']}"
@@ -109,8 +114,18 @@ class Declaration:
         """Describe this declaration if it differs from another of the same key or name; empty if they are equal."""
         if self == other:
             return ""
-        text = str(self) if str(self) != str(other) else f"{self}, blocks {self.blocks}, {self.reduction}"
+        text = str(self)
+        if text == str(other):
+            text += self._shape_beside(other) if self.shapes != other.shapes else f", {self.reduction}"
         return f"{text}, in {self.line}" if self.line else text
+
+    def _shape_beside(self, other: Declaration) -> str:
+        """Describe the first shape that another declaration does not have."""
+        if len(self.shapes) != len(other.shapes):
+            return f", {len(self.shapes)} tensors"
+        k = next(k for k, both in enumerate(zip(self.shapes, other.shapes, strict=True)) if both[0] != both[1])
+        which = f"tensor {k} of {len(self.shapes)} in it " if len(self.shapes) > 1 else ""
+        return f", {which}of the shape {list(self.shapes[k])}"
 
 
 @dataclass(eq=False)

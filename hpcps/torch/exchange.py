@@ -24,7 +24,7 @@ _handles: dict[int, PendingTensor] = {}
 _numbers = count()
 _unnamed: set[str] = set()
 _calls: Counter[str] = Counter()
-"""How often the script has given a tensor without a name, by the type, the size and the reduction."""
+"""How often the script has given a tensor without a name, by the type, the shape and the reduction."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = N
 
     Args:
         name: its name.
-        tensor: a tensor of the same type and size.
+        tensor: a tensor of the same type and shape.
         average: whether the mean is exchanged, else the sum.
         rule: the rule that combines the tensors instead, see `push_pull`.
 
@@ -120,23 +120,37 @@ def declared(
     name: str,
     tensor: Tensor,
     reduction: Reduction,
-    blocks: Sequence[int] | None = None,
+    shapes: Sequence[Sequence[int]] | None = None,
     whole: bool = False,
 ) -> tensors.Tensor:
     """Return the declared tensor of a session for one of torch; see `Participant.declare`."""
-    current, given = session(), (tensor.dtype, tensor.layout, tensor.numel(), reduction, blocks, whole)
+    current, given = session(), (tensor.dtype, tensor.layout, tensor.shape, reduction, shapes, whole)
     known = current.declared.get(name)
     if known is not None and known[0] == given:
         return known[1]
+    check_whole(name, tensor)
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     if tensor.layout is not torch.strided:
         raise sparse(name)
-    sizes = (tensor.numel(),) if blocks is None else tuple(blocks)
-    found = current.declare(Declaration(name, dtype, sizes, reduction, whole))
+    each = tuple(map(tuple, (tensor.shape,) if shapes is None else shapes))
+    found = current.declare(Declaration(name, dtype, each, reduction, whole))
     current.declared[name] = given, found
     return found
+
+
+def check_whole(name: str, tensor: Tensor) -> None:
+    """Check that this process has all of a tensor.
+
+    Raises:
+        SpecError: it is a DTensor, of which each process has a part.
+    """
+    if hasattr(tensor, "placements"):
+        raise SpecError(
+            f"tensor '{name}' is a DTensor, as fully_shard and tensor parallelism make them: processes exchange whole "
+            "tensors: leave out fully_shard, or give tensor.full_tensor()"
+        )
 
 
 def sparse(name: str) -> SpecError:
@@ -151,7 +165,7 @@ def begin(
     reduction: Reduction,
     *,
     given: bool = True,
-    blocks: Sequence[int] | None = None,
+    shapes: Sequence[Sequence[int]] | None = None,
     compression: type[NoneCompressor] = Compression.none,
 ) -> PendingTensor:
     """Begin an exchange.
@@ -159,20 +173,20 @@ def begin(
     Args:
         tensor: the tensor.
         output: what gets the result: a tensor of the same shape, type and device; it may be the same.
-        name: its name; None for a name from its type and size.
+        name: its name; None for a name from its type and shape.
         reduction: how tensors are combined.
         given: whether this process gives its tensor.
-        blocks: the sizes of its blocks, for rules that see blocks; by default it is one block.
+        shapes: the shapes of its blocks, for rules that see blocks; by default it is one block.
         compression: see `Compression`.
     """
     if compression is not Compression.none:
         compressed, _ = compression.compress(tensor)
         if compressed is not tensor:
-            pending = begin(compressed, compressed, name, reduction, given=given, blocks=blocks)
+            pending = begin(compressed, compressed, name, reduction, given=given, shapes=shapes)
             return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
-    form = "" if name else f"unnamed {tensor.dtype} {tensor.numel()} {reduction}"
+    form = "" if name else f"unnamed {tensor.dtype} {list(tensor.shape)} {reduction}"
     unnamed = _free_name(form) if form else ""
-    found, target = declared(name or unnamed, tensor, reduction, blocks), output
+    found, target = declared(name or unnamed, tensor, reduction, shapes), output
     if not output.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
         raise SpecError(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
@@ -231,11 +245,11 @@ def push_pull(
     """Return the mean or sum of the tensors that all processes give under the same name, or what a rule makes of them.
 
     Args:
-        tensor: a dense tensor of any device; of the same type and size in all processes. The mean is differentiable,
+        tensor: a dense tensor of any device; of the same type and shape in all processes. The mean is differentiable,
             and so is the sum: the gradient is exchanged in the same way.
         average: whether to return the mean, else the sum; the mean is for floats.
-        name: the name of the tensor in all processes; None: a name from its type and size. Without names, all
-            processes must begin and synchronize exchanges of one type and size in the same order.
+        name: the name of the tensor in all processes; None: a name from its type and shape. Without names, all
+            processes must begin and synchronize exchanges of one type and shape in the same order.
         compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.exchange import check_whole
 from hpcps.torch.state import session, size
 from hpcps.torch.together import Together
 
@@ -74,6 +75,8 @@ class Gradients:
         self._complete: dict[Tensor, tuple[Tensor, int]] = {}  # gradients and their versions
         if not names:
             raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
+        for parameter, name in names.items():
+            check_whole(name, parameter)
         groups, name = list(_grouped(list(names))), ""
         if is_whole(reduction, rule_of(reduction, size())):
             if compression is not Compression.none:

@@ -1,6 +1,8 @@
 """The communication hook of DistributedDataParallel, which reads the annotations of the hook: they must be classes."""
 
+from collections.abc import Sequence
 from itertools import count
+from math import prod
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from hpcps.errors import SpecError
 from hpcps.session.reduction import is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
-from hpcps.torch.state import init, is_asynchronous, session, size
+from hpcps.torch.state import init, is_asynchronous, is_initialized, session, size
 from hpcps.torch.together import Together
 
 _models = count()
@@ -25,14 +27,14 @@ class Buckets:
     Attributes:
         reduction: how gradients are combined.
         whole: whether all gradients of a step are combined at once.
-        waiting: the buckets whose exchange has not begun: gradients, sizes of their blocks, and what gets the result.
+        waiting: the buckets whose exchange has not begun: gradients, shapes of their blocks, and what gets the result.
         exchanges: the exchange of each list of gradients, by its name.
     """
 
     def __init__(self, reduction: Any) -> None:
         """Begin without buckets."""
         self.reduction, self.whole = reduction, is_whole(reduction, rule_of(reduction, size()))
-        self.waiting: list[tuple[Tensor, list[int], torch.futures.Future[Tensor]]] = []
+        self.waiting: list[tuple[Tensor, list[tuple[int, ...]], torch.futures.Future[Tensor]]] = []
         self._model = next(_models)
         self._names: dict[tuple[object, ...], str] = {}
         self._first: dict[int, Tensor] = {}  # the first parameter of each bucket of the first step
@@ -44,7 +46,7 @@ class Buckets:
         """Check that a bucket, with these parameters, is of the same model as the earlier ones.
 
         Raises:
-            SpecError: it is of another one; the session ends, so that no process waits for the others.
+            SpecError: it is of another one.
         """
         first = parameters[0]
         if self._knows_model:
@@ -54,15 +56,13 @@ class Buckets:
             self._parameters.update(parameters)
             self._knows_model = bucket.is_last()
         if not same:
-            error = SpecError(
+            raise SpecError(
                 "two models have the same exchange(): register one exchange() per model with register_comm_hook"
             )
-            session().fail(error)
-            raise error
 
-    def name(self, bucket: GradBucket, blocks: list[int]) -> str:
+    def name(self, bucket: GradBucket, shapes: Sequence[tuple[int, ...]]) -> str:
         """Return the name of a bucket, the same in all processes."""
-        known = (bucket.index(), bucket.buffer().dtype, *blocks)
+        known = (bucket.index(), bucket.buffer().dtype, *shapes)
         return self._names.setdefault(known, f"ddp {self._model} bucket {bucket.index()} ({len(self._names)})")
 
 
@@ -97,38 +97,61 @@ def exchange(
 
 
 def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Combine the gradients of a bucket with those of the other processes, while the backward pass goes on."""
+    """Combine the gradients of a bucket with those of the other processes, while the backward pass goes on.
+
+    A gradient of complex numbers is a tensor of their real and imaginary parts. An error ends the session in all
+    processes: the script may catch it, and the others would wait for this process.
+
+    Raises:
+        SpecError: the state is not `exchange()`, or the bucket cannot be combined.
+        RunError: the session cannot go on.
+    """
+    try:
+        return _begin(state, bucket)
+    except Exception as error:
+        if is_initialized():
+            session().fail(error)
+        raise
+
+
+def _begin(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     if not isinstance(state, Buckets):
         raise SpecError(
             f"the state of the hook is {state!r}, not exchange(): use "
             "ddp.register_comm_hook(hpcps.torch.exchange(), hpcps.torch.hook)"
         )
+    if isinstance(bucket, Tensor):
+        raise SpecError(
+            "the hook is for DistributedDataParallel, which gives it buckets, and it got a tensor: no process has "
+            "whole gradients with fully_shard and FullyShardedDataParallel"
+        )
     parameters = bucket.parameters()
     state.check(bucket, parameters)
-    blocks = [parameter.numel() for parameter in parameters]
-    values = bucket.buffer()
     future: torch.futures.Future[Tensor] = torch.futures.Future()
-    state.waiting.append((values, blocks, future))
+    state.waiting.append((bucket.buffer(), _shapes(bucket), future))
     if state.whole and not bucket.is_last():
         return future
-    buffers, sizes, futures = zip(*state.waiting, strict=True)
+    buffers, found, futures = zip(*state.waiting, strict=True)
     state.waiting = []
-    blocks = [size for each in sizes for size in each]
-    name = state.name(bucket, blocks)
+    shapes = [shape for each in found for shape in each]
+    name = state.name(bucket, shapes)
     if name not in state.exchanges:
-        state.exchanges[name] = Together(buffers, name, state.reduction, blocks=blocks)
+        state.exchanges[name] = Together(buffers, name, state.reduction, shapes=shapes)
     together = state.exchanges[name]
     exchange = together.begin(buffers)
 
     def done() -> None:
-        if exchange.error is not None:
+        try:
+            together.finish()
+            if bucket.is_last():  # before the results, because the script may end with them
+                session().charge("wait")
+                session().step()
+        except Exception as error:
             for each in futures:
-                each.set_exception(exchange.error)
+                each.set_exception(error)
+            if exchange.error is None:
+                raise
             return
-        together.finish()
-        if bucket.is_last():  # before the results, because the script may end with them
-            session().charge("wait")
-            session().step()
         for each, buffer in zip(futures, buffers, strict=True):
             each.set_result(buffer)
 
@@ -136,3 +159,22 @@ def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     if bucket.is_last():  # the script now waits for the buckets
         session().charge("train")
     return future
+
+
+def _shapes(bucket: GradBucket) -> list[tuple[int, ...]]:
+    """Return the shape of each gradient in the buffer of a bucket.
+
+    Raises:
+        SpecError: they do not fill it.
+    """
+    values = bucket.buffer()
+    # DistributedDataParallel stores a complex number as two real ones.
+    pairs = [parameter.is_complex() and not values.is_complex() for parameter in bucket.parameters()]
+    shapes = [(*p.shape, 2) if pair else tuple(p.shape) for p, pair in zip(bucket.parameters(), pairs, strict=True)]
+    if sum(map(prod, shapes)) != values.numel():
+        raise SpecError(
+            f"bucket {bucket.index()} of DistributedDataParallel has {values.numel()} elements, and its parameters "
+            f"have {sum(map(prod, shapes))}, of the shapes {', '.join(str(list(shape)) for shape in shapes[:8])}: the "
+            "hook combines only gradients of the shapes of their parameters"
+        )
+    return shapes

@@ -30,7 +30,7 @@ class Together:
         name: str,
         reduction: Reduction,
         compression: type[NoneCompressor] = Compression.none,
-        blocks: Sequence[int] | None = None,
+        shapes: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """Declare the tensor.
 
@@ -39,14 +39,14 @@ class Together:
             name: its name.
             reduction: how it is combined.
             compression: see `Compression`.
-            blocks: the sizes of its blocks; by default each tensor is one.
+            shapes: the shapes of its blocks; by default each tensor is one.
         """
         sizes, first = [each.numel() for each in like], like[0].detach()
-        blocks = sizes if blocks is None else blocks
+        shapes = [each.shape for each in like] if shapes is None else shapes
         self._name, self._staged = name, list[Tensor]()
         if len(like) == 1:
-            declared(name, compression.compress(first)[0], reduction, blocks=blocks)
-            self._begin = partial(begin, name=name, reduction=reduction, blocks=blocks, compression=compression)
+            declared(name, compression.compress(first)[0], reduction, shapes=shapes)
+            self._begin = partial(begin, name=name, reduction=reduction, shapes=shapes, compression=compression)
             return
         staged = first.device.type != "cpu"  # all pass from and to a device in one copy
         dtype = reduce(torch.promote_types, (each.dtype for each in like))
@@ -55,7 +55,7 @@ class Together:
             self._staged = [
                 part.view(each.shape) for part, each in zip(torch.split(self._flat, sizes), like, strict=True)
             ]
-        self._tensor = declared(name, compression.compress(self._flat)[0], reduction, blocks=blocks, whole=True)
+        self._tensor = declared(name, compression.compress(self._flat)[0], reduction, shapes=shapes, whole=True)
 
     @torch.no_grad()
     def begin(self, tensors: Sequence[Tensor]) -> TensorExchange:

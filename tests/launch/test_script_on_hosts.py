@@ -16,7 +16,7 @@ from hpcps.session.tensors import Declaration
 session = join_launch()
 ending = ScriptEnding(session)
 def exchange(name):
-    tensor = session.declare(Declaration(name, "float32", (50_000,), "sum"))
+    tensor = session.declare(Declaration(name, "float32", ((50_000,),), "sum"))
     target = np.zeros(200_000, np.uint8)
     session.wait(session.start(tensor, [np.full(50_000, session.rank + 1.0, np.float32).view(np.uint8)], [target]))
     return target.view(np.float32)

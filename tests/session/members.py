@@ -1,7 +1,5 @@
 """Members of a session in one thread, over the transport of one process: a test steps them in any order."""
 
-from math import prod
-
 import numpy as np
 
 from hpcps.numerics.layout import private
@@ -40,9 +38,10 @@ class Members:
         """Exchange one array of each worker; return the results. None: the worker gives nothing."""
         shape = next(array.shape for array in arrays if array is not None)
         kind = dtype or str(next(array.dtype for array in arrays if array is not None))
+        shapes = (shape,) if blocks is None else tuple((size,) for size in blocks)
         results = []
         for member, array in zip(self.workers, arrays, strict=True):
-            tensor = member.declare(Declaration(name, kind, blocks or (prod(shape),), reduction))
+            tensor = member.declare(Declaration(name, kind, shapes, reduction))
             like = next(each for each in arrays if each is not None)
             target = np.zeros(like.nbytes, np.uint8)
             source = None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -15,7 +15,7 @@ SIZES = [5, 300, 200_000]
 def begun(members, first):
     """Give all workers the same weights, those of worker 0."""
     tensors = [
-        [member.declare(Declaration(f"t{t}", "float32", (size,), ACCUMULATE)) for t, size in enumerate(SIZES)]
+        [member.declare(Declaration(f"t{t}", "float32", ((size,),), ACCUMULATE)) for t, size in enumerate(SIZES)]
         for member in members.workers
     ]
     for member, own in zip(members.workers, tensors, strict=True):

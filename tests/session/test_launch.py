@@ -36,7 +36,7 @@ session = join_launch(1.0 if mode == "late" else 600.0)
 ending = ScriptEnding(session)
 def exchange(name, size):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
-    tensor = session.declare(Declaration(name, "float32", (size,), "sum"))
+    tensor = session.declare(Declaration(name, "float32", ((size,),), "sum"))
     target = np.zeros(4 * size, np.uint8)
     session.wait(session.start(tensor, [data.view(np.uint8)], [target]))
     return target.view(np.float32)

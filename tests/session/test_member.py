@@ -99,7 +99,7 @@ def test_small_tensors_share_messages_and_have_the_bits_of_separate_ones(rule, d
     members = Members(4)
     targets = [[np.zeros(array.nbytes, np.uint8) for array in own] for own in arrays]
     for k, member in enumerate(members.workers):
-        declared = [member.declare(Declaration(f"t{t}", dtype, (size,), reduction)) for t, size in enumerate(sizes)]
+        declared = [member.declare(Declaration(f"t{t}", dtype, ((size,),), reduction)) for t, size in enumerate(sizes)]
         for t in np.random.default_rng(k).permutation(len(sizes) - 1):
             member.start(declared[t], [arrays[k][t].view(np.uint8)], [targets[k][t]])
             if (k, t) == (2, 3):
@@ -113,7 +113,7 @@ def test_small_tensors_share_messages_and_have_the_bits_of_separate_ones(rule, d
 def test_many_small_tensors_take_few_messages():
     members = Members(3)
     declared = [
-        [member.declare(Declaration(f"t{t}", "float32", (1000,), "sum")) for t in range(200)]
+        [member.declare(Declaration(f"t{t}", "float32", ((1000,),), "sum")) for t in range(200)]
         for member in members.workers
     ]
     members.run()
@@ -142,33 +142,36 @@ def test_many_small_tensors_take_few_messages():
 )
 def test_a_rule_that_cannot_combine_is_refused(rule, reason):
     with pytest.raises(SpecError, match=reason):
-        Members(4).workers[0].declare(Declaration("x", "float32", (3,), table_of(rule)))
+        Members(4).workers[0].declare(Declaration("x", "float32", ((3,),), table_of(rule)))
 
 
 def test_the_mean_of_integers_is_refused():
     with pytest.raises(SpecError, match="average=False"):
-        Members(2).workers[0].declare(Declaration("x", "int64", (3,), "mean"))
+        Members(2).workers[0].declare(Declaration("x", "int64", ((3,),), "mean"))
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        ("b", "float32", (10,), "sum"),
-        ("a", "float64", (10,), "sum"),
-        ("a", "float32", (11,), "sum"),
-        ("a", "float32", (10,), "mean"),
-        ("a", "float32", (1_000_000,), "sum"),
+        ("b", "float32", ((10,),), "sum"),
+        ("a", "float64", ((10,),), "sum"),
+        ("a", "float32", ((11,),), "sum"),
+        ("a", "float32", ((2, 5),), "sum"),
+        ("a", "float32", ((10, 1),), "sum"),
+        ("a", "float32", ((4,), (6,)), "sum"),
+        ("a", "float32", ((10,),), "mean"),
+        ("a", "float32", ((1_000_000,),), "sum"),
     ],
 )
 @pytest.mark.parametrize("servers", [0, 1, 3])
 def test_every_process_names_the_first_difference(other, servers):
     members = Members(3, servers)
     for member in members.workers:
-        tensor = member.declare(Declaration("zero", "float32", (1,), "sum"))
+        tensor = member.declare(Declaration("zero", "float32", ((1,),), "sum"))
         member.start(tensor, [np.zeros(4, np.uint8)], [np.zeros(4, np.uint8)])
-        odd = other if member.peer.index == 1 else ("a", "float32", (10,), "sum")
+        odd = other if member.peer.index == 1 else ("a", "float32", ((10,),), "sum")
         member.declare(Declaration(*odd))
-        tensor = member.declare(Declaration("c", "float32", (1_000_000 + member.peer.index,), "sum"))
+        tensor = member.declare(Declaration("c", "float32", ((1_000_000 + member.peer.index,),), "sum"))
         data = np.zeros(4 * tensor.declaration.size, np.uint8)
         member.start(tensor, [data], [data])
         for each in members.all:
@@ -179,19 +182,19 @@ def test_every_process_names_the_first_difference(other, servers):
         assert "'a', 10 x float32, sum" in str(member.error)
         assert "worker-1" in str(member.error)
     with pytest.raises(RunError, match="tensor 1 differs"):
-        members.workers[2].declare(Declaration("d", "int8", (1,), "sum"))
+        members.workers[2].declare(Declaration("d", "int8", ((1,),), "sum"))
 
 
 def test_a_tensor_is_declared_once():
     (member,) = Members(1).workers
-    member.declare(Declaration("x", "float32", (3,), "sum"))
+    member.declare(Declaration("x", "float32", ((3,),), "sum"))
     with pytest.raises(SpecError, match=r"'x', 3 x float32, sum, in test_member.py, line .*, and is now 'x', 4 x"):
-        member.declare(Declaration("x", "float32", (4,), "sum"))
+        member.declare(Declaration("x", "float32", ((4,),), "sum"))
 
 
 def test_a_tensor_is_exchanged_once_at_a_time():
     member = Members(2).workers[0]
-    tensor = member.declare(Declaration("x", "uint8", (3,), "sum"))
+    tensor = member.declare(Declaration("x", "uint8", ((3,),), "sum"))
     data = np.zeros(3, np.uint8)
     member.start(tensor, [data], [data])
     with pytest.raises(RunError, match="'x' is being exchanged"):
@@ -210,14 +213,14 @@ def test_the_others_say_whom_they_waited_for(servers, error, late):
         if late:
             with pytest.raises(RunError, match="tensor 'fc'") as raised:
                 member.start(
-                    member.declare(Declaration("fc", "uint8", (3,), "sum")),
+                    member.declare(Declaration("fc", "uint8", ((3,),), "sum")),
                     [np.zeros(3, np.uint8)],
                     [np.zeros(3, np.uint8)],
                 )
             assert "worker-2" in str(raised.value)
             continue
         member.start(
-            member.declare(Declaration("fc", "uint8", (3,), "sum")), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)]
+            member.declare(Declaration("fc", "uint8", ((3,),), "sum")), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)]
         )
     if not late:
         members.workers[2].leave(error)
@@ -249,7 +252,7 @@ def test_a_worker_may_leave_while_others_wait_for_results_that_it_has():
     members = Members(2, 1)
     targets = [np.zeros(3, np.uint8) for _ in range(2)]
     for member, target in zip(members.workers, targets, strict=True):
-        member.start(member.declare(Declaration("x", "uint8", (3,), "sum")), [np.ones(3, np.uint8)], [target])
+        member.start(member.declare(Declaration("x", "uint8", ((3,),), "sum")), [np.ones(3, np.uint8)], [target])
         member.flush()
     while members.workers[1].participant.exchanges:
         members.all[2].step()
@@ -266,7 +269,7 @@ def test_an_exchange_that_takes_too_long_names_the_late_worker(monkeypatch):
     members = Members(3, timeout=10.0)
     for member in members.workers[:2]:
         member.start(
-            member.declare(Declaration("fc", "uint8", (3,), "sum")), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)]
+            member.declare(Declaration("fc", "uint8", ((3,),), "sum")), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)]
         )
     for clock[0] in (1.0, 20.0):
         members.workers[1].watch()
@@ -283,7 +286,7 @@ def test_random_programs_end_with_the_right_sums(seed, monkeypatch):
     members = Members(workers, servers, shared_memory=seed % 2 == 0)
     sizes = [int(random.choice([0, 1, 5, 1000, 17_000, 300_000])) for _ in range(count)]
     declared = [
-        [member.declare(Declaration(f"t{k}", "float32", (size,), "sum")) for k, size in enumerate(sizes)]
+        [member.declare(Declaration(f"t{k}", "float32", ((size,),), "sum")) for k, size in enumerate(sizes)]
         for member in members.workers
     ]
     for step in range(3):
@@ -310,7 +313,7 @@ def test_random_programs_end_with_the_right_sums(seed, monkeypatch):
 
 def test_small_tensors_that_wait_end_with_the_session():
     member, other = Members(2).workers
-    tensors = [member.declare(Declaration(name, "uint8", (3,), "sum")) for name in "ab"]
+    tensors = [member.declare(Declaration(name, "uint8", ((3,),), "sum")) for name in "ab"]
     data = np.zeros(3, np.uint8)
     first = member.start(tensors[0], [data], [data])
     member.fail(RunError("boom"))

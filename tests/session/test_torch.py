@@ -343,6 +343,34 @@ def test_an_exchange_that_only_one_process_begins_is_an_error_at_its_end():
     fork(2, body)
 
 
+def _optimize(shape, **keys):
+    parameters = [torch.nn.Parameter(torch.ones(size)) for size in (5, shape)]
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), **keys)
+    sum(parameter.sum() for parameter in parameters).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("exchange", "message"),
+    [
+        (lambda shape: bps.push_pull(torch.ones(shape), name="x"), r"'x', 12 x .*, mean, of the shape \[(3, 4|4, 3)\]"),
+        (lambda shape: bps.allreduce(torch.ones(shape)), r"\[(3, 4|4, 3)\]"),
+        (lambda shape: bps.push_pull(torch.ones(12).view(shape).t(), name="x", average=False), r"\[(3, 4|4, 3)\]"),
+        (lambda shape: bps.push_pull(torch.ones(1200, 1000).view(shape[0], -1), name="x"), r"\[3, 400000\]"),
+        (_optimize, r"tensor 0 of 2 in it of the shape \[(3, 4|4, 3)\]"),
+        (partial(_optimize, rule="geometric_median"), r"tensor 1 of 2 in it of the shape \[(3, 4|4, 3)\]"),
+        (partial(_optimize, compression=bps.Compression.fp16), r"of the shape \[(3, 4|4, 3)\]"),
+        (lambda shape: bps.broadcast_parameters({"x": torch.ones(shape)}), r"\(3, 4\)"),
+    ],
+)
+def test_tensors_of_other_shapes_are_not_combined(exchange, message):
+    def body():
+        with pytest.raises(RunError, match=f"differs.*{message}|has ended"):
+            exchange(((3, 4), (4, 3))[bps.rank()])
+
+    fork(2, body)
+
+
 def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
@@ -877,10 +905,6 @@ def test_models_with_the_hook_have_an_exchange_each(rule, buckets, together):
             sum(model(x).sum() for model in models).backward()
         for a, b in zip(*(model.parameters() for model in models), strict=True):
             torch.testing.assert_close(a.grad, b.grad)
-        without = pair()[0]
-        without.register_comm_hook(None, bps.hook)
-        with pytest.raises(SpecError, match=r"the state of the hook is None, not exchange\(\)"):
-            without(x).sum().backward()
         shared, models = bps.exchange(rule), pair()
         for model in models:
             model.register_comm_hook(shared, bps.hook)
@@ -898,6 +922,110 @@ def test_models_with_the_hook_have_an_exchange_each(rule, buckets, together):
             bps.push_pull(torch.ones(1), name="the session has ended")
         time.sleep(1)  # the other process may still read the memory of this one
         os._exit(0)
+
+    fork(2, body)
+
+
+def test_the_hook_combines_complex_gradients():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.spectrum = torch.nn.Parameter(torch.ones(3, 4, dtype=torch.complex64))
+            self.bias = torch.nn.Parameter(torch.ones(5))
+
+        def forward(self, x):
+            return (self.spectrum * x).real.sum() + (self.bias * x.real).sum()
+
+    def body():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        every = [complex(1, 4), complex(2, -3), complex(9, 7)]
+        for rule, wanted in ((None, complex(4, -8 / 3)), ("median", complex(2, -4)), ("geometric_median", None)):
+            model = torch.nn.parallel.DistributedDataParallel(Model())
+            model.register_comm_hook(bps.exchange(rule), bps.hook)
+            for _ in range(3):  # the buckets of the second step are others
+                model.zero_grad()
+                model(torch.tensor(every[bps.rank()])).backward()
+                found = model.module.spectrum.grad
+                mean = bps.push_pull(torch.view_as_real(found), name="equal in all")
+                assert torch.equal(torch.view_as_complex(mean), found)
+                if wanted is not None:
+                    assert found[2, 3].item() == pytest.approx(wanted)
+                    assert model.module.bias.grad[4].item() == pytest.approx(wanted.real)
+        dist.destroy_process_group()
+
+    fork(3, body)
+
+
+class OddBucket:
+    """A bucket with fewer elements than its parameters."""
+
+    def index(self):
+        return 0
+
+    def parameters(self):
+        return [torch.ones(3, 4), torch.ones(5)]
+
+    def buffer(self):
+        return torch.ones(16)
+
+    def is_last(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("state", "given", "reason"),
+    [
+        (lambda: None, None, r"the state of the hook is None, not exchange\(\)"),
+        (bps.exchange, OddBucket(), r"bucket 0 .* has 16 elements, and .* have 17, of the shapes \[3, 4\], \[5\]"),
+        (bps.exchange, torch.ones(3), "it got a tensor: no process has whole gradients with fully_shard"),
+        (bps.exchange, None, r"'ddp 0 bucket 0 \(0\)' is torch.float8"),
+    ],
+)
+def test_an_error_in_the_hook_ends_the_session_in_all_processes(state, given, reason):
+    """Also if the script catches it; the others name the process."""
+
+    def body():
+        if bps.rank() == 1:
+            bucket = OddBucket() if given is None else given
+            if given is None:
+                bucket.parameters = lambda: [torch.ones(4, 4)]
+                bucket.buffer = lambda: torch.ones(16).to(torch.float8_e5m2)
+            with pytest.raises(SpecError, match=reason):
+                bps.hook(state(), bucket)
+            with pytest.raises(RunError, match=reason):
+                bps.push_pull(torch.ones(3), name="x")
+        else:
+            with pytest.raises(RunError, match=f"worker-1 has failed: .*{reason}"):
+                bps.push_pull(torch.ones(3), name="x")
+        time.sleep(0.2)  # the other process may still read the memory of this one
+        os._exit(0)
+
+    fork(2, body)
+
+
+def test_sharded_tensors_are_refused():
+    sharding = pytest.importorskip("torch.distributed.tensor")
+
+    def body():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        mesh = sharding.init_device_mesh("cpu", (2,))
+        model = torch.nn.Linear(4, 4)
+        model.weight = torch.nn.Parameter(sharding.distribute_tensor(model.weight.detach(), mesh))
+        sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+        for call in (
+            lambda: bps.DistributedOptimizer(sgd, model.named_parameters()),
+            lambda: bps.DistributedDataParallel(model),
+            lambda: bps.broadcast_parameters(model.state_dict()),
+            lambda: bps.push_pull(model.weight.detach(), name="weight"),
+        ):
+            with pytest.raises(SpecError, match=r"weight.* is a DTensor, as fully_shard .*\.full_tensor\(\)"):
+                call()
+        assert bps.push_pull(model.weight.detach().full_tensor(), name="whole").shape == (4, 4)
+        dist.destroy_process_group()
 
     fork(2, body)
 

@@ -43,7 +43,7 @@ def test_tensors_of_such_a_rule_are_not_combined_together(size):
     members, rows = Members(4), np.random.default_rng(1).standard_normal((2, 4, size), dtype=np.float32)
     targets = [[np.zeros(4 * size, np.uint8) for _ in range(2)] for _ in range(4)]
     for k, member in enumerate(members.workers):
-        tensors = [member.declare(Declaration(f"t{t}", "float32", (size,), table_of("krum"))) for t in range(2)]
+        tensors = [member.declare(Declaration(f"t{t}", "float32", ((size,),), table_of("krum"))) for t in range(2)]
         for t, tensor in enumerate(tensors):
             member.start(tensor, [rows[t][k].view(np.uint8)], [targets[k][t]])
     members.run()
@@ -110,7 +110,7 @@ def test_attackers_have_the_bits_of_an_experiment(attack):
 def test_what_a_session_cannot_do_is_refused(rule, attack, reason):
     table = table_of(rule) | ({} if attack is None else {"attack": attack, "seed": 0})
     with pytest.raises(SpecError, match=reason):
-        Members(4).workers[0].declare(Declaration("x", "float32", (3,), table))
+        Members(4).workers[0].declare(Declaration("x", "float32", ((3,),), table))
 
 
 @pytest.mark.parametrize("kind", ["int8", "qsgd"])
