@@ -102,8 +102,11 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0
     left = [point for point in points if not (args.resume and is_done(point, args.results))]
-    if len(left) < len(points):
-        done = len(points) - len(left)
+    done = len(points) - len(left)
+    if args.dry_run and not left:
+        print(f"{name}: all {done} runs are done already; these are the launch files of all of them", flush=True)
+        left = list(points)
+    elif done:
         print(f"{name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
         if args.trace and args.resume:
             print("--no-resume executes and traces them too", flush=True)

@@ -26,11 +26,15 @@ _LARGEST_FILE = 64 * MiB
 
 @dataclass(frozen=True)
 class GivenCurve:
-    """A curve of a file: the words for its line and panel, epochs, and accuracies in percent, both `[epochs]`."""
+    """A curve of a file: the words for its line and panel, epochs, and accuracies in percent, both `[epochs]`.
+
+    It is of all variants of an experiment whose differences from the file contain `variant`.
+    """
 
     source: str
     rule: str
     attack: str
+    variant: str
     epoch: Values
     accuracy: Values
 
@@ -39,7 +43,8 @@ def read_curves(path: Path) -> list[GivenCurve]:
     """Read curves from CSV (`*.csv`, with a head) or from JSON lines.
 
     A row has `rule`, `attack`, `epoch` and `accuracy` (0 to 1). It may have `source`, the name in the legend, which by
-    default is that of the file.
+    default is that of the file, and `variant`, a part of the differences of the runs to compare with from their file,
+    such as `train.epochs=40`.
 
     Raises:
         RunError: the file cannot be read, or a row lacks a field or has a wrong one.
@@ -48,14 +53,15 @@ def read_curves(path: Path) -> list[GivenCurve]:
         text = read_text(path, _LARGEST_FILE).removeprefix("\ufeff")  # some programs begin a file with this mark
     except InputError as error:
         raise RunError(str(error)) from error
-    found: dict[tuple[str, str, str], dict[float, float]] = {}
+    found: dict[tuple[str, str, str, str], dict[float, float]] = {}
     for number, row in _rows(path, text):
         if lacking := [name for name in _FIELDS if row.get(name) in (None, "")]:
             raise RunError(f"{path}:{number}: no {', '.join(lacking)}; a row has {', '.join(_FIELDS)}")
         epoch, accuracy = (_number(path, number, row, name) for name in ("epoch", "accuracy"))
         if not 0 <= accuracy <= 1:
             raise RunError(f"{path}:{number}: accuracy {accuracy:g}; expects a fraction from 0 to 1")
-        key = str(row.get("source") or path.stem.replace("_", " ")), str(row["rule"]), str(row["attack"])
+        source, variant = row.get("source") or path.stem.replace("_", " "), row.get("variant") or ""
+        key = str(source), str(row["rule"]), str(row["attack"]), str(variant)
         curve = found.setdefault(key, {})
         if epoch in curve:
             what = f"epoch {epoch:g} of {key[1]} · {key[2]} is there twice"
@@ -73,9 +79,15 @@ def compare(shown: Sequence[FigureData], given: Iterable[GivenCurve]) -> list[Fi
     """Return the figure data with the curves that belong to their lines and panels.
 
     Raises:
-        RunError: no variant has the line or panel of a curve; the message lists those that there are.
+        RunError: no variant has the line or panel of a curve, or there is no such variant; the message lists those that
+            there are.
     """
     given = list(given)
+    variants = [figure_data.variant for figure_data in shown]
+    for wanted in dict.fromkeys(one.variant for one in given):
+        if not any(wanted in variant for variant in variants):
+            known = "; ".join(variant or "no differences" for variant in variants)
+            raise RunError(f"no runs differ from their file by {wanted!r}; there are: {known}")
     lines = dict.fromkeys(line for figure_data in shown for line in figure_data.lines)
     panels = dict.fromkeys(panel for figure_data in shown for panel in figure_data.panels)
     rules, attacks = ([*dict.fromkeys(getattr(one, name) for one in given)] for name in ("rule", "attack"))
@@ -86,6 +98,7 @@ def compare(shown: Sequence[FigureData], given: Iterable[GivenCurve]) -> list[Fi
             compared=tuple(
                 ComparedCurve(one.source, panel, line, one.epoch, one.accuracy)
                 for one in given
+                if one.variant in figure_data.variant
                 for panel in choose([*figure_data.panels], [one.attack])
                 for line in choose(figure_data.lines, [one.rule])
             ),

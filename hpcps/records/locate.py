@@ -21,6 +21,9 @@ PUBLISHED = "published"
 EXPERIMENTS = Path("experiments")
 """The folder of all experiment files."""
 
+CLONE_RESULTS = Path("results")
+"""The folder of all results in a clone, which has the published copies also where `$HPCPS_RESULTS` names another folder."""
+
 
 def absolute(path: Path) -> Path:
     """Make a path absolute, but keep its symbolic links: their targets may differ between hosts."""
@@ -39,10 +42,12 @@ class ExperimentLocation:
     Attributes:
         results: its folder, as `results_of` finds it; it need not exist.
         points: the points of its file, each in the form of `spec.json`; none without a file or if it names plugins.
+        all_results: the folder of all results; None for the one that `results` is in.
     """
 
     results: Path
     points: tuple[dict[str, Any], ...] = ()
+    all_results: Path | None = None
 
     @property
     def published(self) -> bool:
@@ -62,7 +67,7 @@ class ExperimentLocation:
     @property
     def own(self) -> Path:
         """The folder of runs on this machine, `results/<name>`; it need not exist."""
-        return self.results.parent.parent / self.results.name if self.published else self.results
+        return (self.all_results or self.results.parent.parent) / self.results.name if self.published else self.results
 
     @property
     def source(self) -> str:
@@ -76,14 +81,15 @@ class ExperimentLocation:
 def results_of(name: str, results: Path) -> Path:
     """Return the folder of an experiment's results: its runs on this machine, or else its published copy.
 
-    The folder need not exist.
+    A copy in the folder of all results comes before one in a clone. The folder need not exist.
 
     Args:
         name: the name of the experiment.
         results: the folder of all results.
     """
-    own, copy = results / name, results / PUBLISHED / name
-    return copy if copy.is_dir() and not _fresh(own) else own
+    own = results / name
+    copies = [] if _fresh(own) else [folder / PUBLISHED / name for folder in (results, CLONE_RESULTS)]
+    return next((copy for copy in copies if copy.is_dir()), own)
 
 
 def _fresh(own: Path) -> bool:
@@ -109,12 +115,12 @@ def locate(text: str, results: Path, overrides: Sequence[str] = (), only: Sequen
         name, points = load_points(
             file, overrides, only, results
         )  # the name of an experiment may differ from that of its file
-        return ExperimentLocation(results_of(name, results), points)
+        return ExperimentLocation(results_of(name, results), points, results)
 
-    def of_folder(folder: Path) -> ExperimentLocation:
+    def of_folder(folder: Path, all_results: Path | None = None) -> ExperimentLocation:
         file = EXPERIMENTS / f"{folder.name}.toml"
         return ExperimentLocation(
-            folder, load_points(file, overrides, only, folder.parent)[1] if file.is_file() else ()
+            folder, load_points(file, overrides, only, folder.parent)[1] if file.is_file() else (), all_results
         )
 
     if path.suffix == ".toml":
@@ -123,7 +129,8 @@ def locate(text: str, results: Path, overrides: Sequence[str] = (), only: Sequen
         return of_file(path)
     if (path / "runs").is_dir() or (path / "table.parquet").is_file():
         return of_folder(path)
-    folders = {p.name for p in (*results.glob("*"), *results.glob(f"{PUBLISHED}/*")) if p.is_dir()} - {PUBLISHED}
+    copies = (copy for place in (results, CLONE_RESULTS) for copy in place.glob(f"{PUBLISHED}/*"))
+    folders = {p.name for p in (*results.glob("*"), *copies) if p.is_dir()} - {PUBLISHED}
     names = sorted(folders | {p.stem for p in EXPERIMENTS.glob("*.toml")})
     meant = [text] if text in names else [name for name in names if name.startswith(text)]
     # Imported here because most of this package does not need the schema.
@@ -136,7 +143,7 @@ def locate(text: str, results: Path, overrides: Sequence[str] = (), only: Sequen
     meant = [name for name in meant if name == text or name not in searches]
     if len(meant) == 1:
         file, folder = EXPERIMENTS / f"{meant[0]}.toml", results_of(meant[0], results)
-        return of_file(file) if file.is_file() and not folder.is_dir() else of_folder(folder)
+        return of_file(file) if file.is_file() and not folder.is_dir() else of_folder(folder, results)
     if meant:
         raise RunError(f"{text!r} matches {', '.join(meant)}: type more of the name")
     near = difflib.get_close_matches(text, names, n=1)

@@ -1,6 +1,7 @@
 """Curves of others beside ours: the files, the lines in the figure, and the table of differences."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,18 @@ def test_a_curve_without_a_line_or_panel_of_ours_is_an_error(results, tmp_path):
 def test_the_committed_curves_belong_to_figure_3():
     curves = read_curves(ROOT / "results/published/fig3_sync_single_validator/oracle_fig3.jsonl")
     assert [(one.source, one.rule, one.attack) for one in curves] == [
-        ("independent simulation", rule, "negative 6") for rule in ("average", "trimmed_mean", "phocas", "zeno")
+        *(("independent simulation", rule, "negative 6") for rule in ("average", "trimmed_mean", "phocas", "zeno")),
+        *((f"independent simulation, CPU, seed {seed}", "trimmed_mean", "negative 6") for seed in (1, 2)),
     ]
-    assert all(one.epoch[0] == 1 and len(one.epoch) > 30 for one in curves)
+    assert all(one.epoch[0] == 1 and len(one.epoch) >= (10 if "CPU" in one.source else 31) for one in curves)
+    assert {one.variant for one in curves} == {"epochs=40"}
+
+
+def test_a_curve_is_compared_with_the_variant_that_it_names(results, tmp_path):
+    (tmp_path / "a.csv").write_text("rule,attack,epoch,accuracy,variant\nzeno,none,1,0.5,epochs=7\n")
+    data = figure_data_of(collect(results).table)[0]
+    there, elsewhere = replace(data, variant="train.epochs=7"), replace(data, variant="")
+    with_curve, without = compare([there, elsewhere], read_curves(tmp_path / "a.csv"))
+    assert (len(with_curve.compared), len(without.compared)) == (1, 0)
+    with pytest.raises(RunError, match="no runs differ from their file by 'epochs=7'; there are: no differences"):
+        compare([elsewhere], read_curves(tmp_path / "a.csv"))

@@ -180,3 +180,13 @@ def test_the_folder_of_an_earlier_version_is_plotted_and_published(hpcps, tmp_pa
     assert set(read_table(copy / "table.parquet")["event"]) == {"evaluation", "totals", "end"}
     assert read_table(copy / "table.parquet").attrs["swept"] == ["rule", "attack"]
     assert len(json.loads((copy / "provenance.json").read_text())) == 4
+
+
+def test_a_copy_in_the_clone_is_found_where_all_results_are_elsewhere(hpcps, tmp_path):
+    """$HPCPS_RESULTS, which a site profile sets, may be an empty folder."""
+    invent_small(tmp_path / "results/clone")
+    hpcps("publish", "clone")
+    shutil.rmtree(tmp_path / "results/clone")
+    printed = hpcps("plot", "clone", "--results", "elsewhere")
+    assert "wrote elsewhere/clone/figures/accuracy_by_epoch.png" in printed
+    assert "results/published/clone, the published copy" in hpcps("collect", "clone", "--results", "elsewhere")

@@ -40,6 +40,13 @@ def test_a_dry_run_leaves_no_run(results, capsys):
     assert shown(capsys, "status") == "no runs in results/\n"
 
 
+def test_a_dry_run_of_what_is_done_shows_its_launch_all_the_same(results, capsys):
+    assert run("--only", "0") == 0
+    printed = shown(capsys, "run", "sweep.toml", "--only", "0", "--dry-run", "--set", "transport.kind=inproc")
+    assert "all 1 runs are done already; these are the launch files of all of them" in printed
+    assert "would run in this process" in printed
+
+
 def test_status_collect_and_figures_know_what_has_not_been_played(results, capsys):
     assert run("--only", "0-2") == 0
     status = shown(capsys, "status", "results/sweep")
