@@ -22,7 +22,7 @@ EXPERIMENTS = Path("experiments")
 """The folder of all experiment files."""
 
 CLONE_RESULTS = Path("results")
-"""The folder of all results in a clone, which has the published copies also where `$HPCPS_RESULTS` names another folder."""
+"""The folder of all results in a clone: its published copies are found if `$HPCPS_RESULTS` names another one, too."""
 
 
 def absolute(path: Path) -> Path:
