@@ -162,6 +162,9 @@ def variables_of(threads: int, environment: Mapping[str, str]) -> dict[str, str]
         variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(root), *inherited]))
     if data := environment.get("HPCPS_DATA"):
         variables["HPCPS_DATA"] = str(absolute(Path(data)))
+    # The shared library of a Python from a module may be found by it alone, and Open MPI and ssh do not pass it on.
+    if libraries := environment.get("LD_LIBRARY_PATH"):
+        variables["LD_LIBRARY_PATH"] = libraries
     return variables
 
 

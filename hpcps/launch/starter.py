@@ -98,8 +98,8 @@ class Starter:
     def _start_on(self, host: str) -> subprocess.Popen[bytes]:
         # There is no terminal for a password: if ssh needs one, it fails with a message.
         options = ["-o", "BatchMode=yes"] if Path(self._agent).name == "ssh" else []
-        path = os.environ.get("PYTHONPATH")
-        settings = ["env", f"PYTHONPATH={path}"] if path else []
+        passed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
+        settings = ["env", *passed] if passed else []
         own = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host]
         return subprocess.Popen([self._agent, *options, host, *settings, *own], stdin=subprocess.PIPE, preexec_fn=_tie)
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from python_libraries import LIBRARIES
 
 from hpcps.cli.main import main
 
@@ -46,7 +47,7 @@ def test_bash_completes_what_is_typed(folder, capsys):
     shell = subprocess.Popen(
         ["bash", "--noprofile", "--rcfile", "script", "-i"],
         stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder, start_new_session=True,
-        env={"PATH": os.environ["PATH"], "HPCPS_RESULTS": "played", "TERM": "dumb"},
+        env={"PATH": os.environ["PATH"], "HPCPS_RESULTS": "played", "TERM": "dumb", **LIBRARIES},
     )  # fmt: skip
     os.close(terminal)
     os.write(controller, "".join(f"{line}\n" for line in lines).encode())

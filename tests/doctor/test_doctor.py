@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from environments import DIALECTS, ROOT, interpreter
+from python_libraries import library_path
 from running_processes import status, within
 
 from hpcps.cli.main import main
@@ -145,7 +146,9 @@ def test_no_mpi_at_all(tmp_path, file):
     python = tmp_path / "bare" / "bin" / "python"
     own = next((tmp_path / "bare").glob("lib/*/site-packages"))
     (own / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
-    status, printed = call(python, file, "--results", tmp_path / "results", PATH="/usr/bin:/bin", LD_LIBRARY_PATH="")
+    status, printed = call(
+        python, file, "--results", tmp_path / "results", PATH="/usr/bin:/bin", LD_LIBRARY_PATH=library_path()
+    )
     assert status == 69
     assert "MPI            does not work: mpi4py loads no MPI library: " in printed
     assert 'transport.kind = "mpi": mpi4py loads no MPI library' in printed

@@ -64,7 +64,7 @@ class Stranger:
         (self.clone / "pyproject.toml").write_text(BUILD_SYSTEM)
         self.driver(loaded=False)
         self.program("python", PYTHON.format(environment=environment, python=sys.executable))
-        kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("LANG", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
         self.variables = {
             **kept,
             "HOME": str(folder),

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from python_libraries import LIBRARIES
 
 from hpcps.numerics import kernels
 from hpcps.numerics.definitions import comparators, needed
@@ -221,7 +222,7 @@ print(compiled())
 
 
 def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **variables}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **LIBRARIES, **variables}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
 
 

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from python_libraries import LIBRARIES
 
 ROOT = Path(__file__).parents[2]
 _ENTER = """#!/bin/bash
@@ -52,7 +53,7 @@ class Cluster:
     def of_job(self) -> dict[str, str]:
         """The whole environment of a job script."""
         job = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "12.server", **self.environment}
-        return {"HOME": str(self._folder), "PATH": os.defpath, "PYTHONPATH": str(ROOT), **job}
+        return {"HOME": str(self._folder), "PATH": os.defpath, "PYTHONPATH": str(ROOT), **LIBRARIES, **job}
 
 
 def make_cluster(folder: Path, hosts: int) -> Cluster:

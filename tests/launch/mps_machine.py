@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from environments import ROOT
+from python_libraries import library_path
 from running_processes import alive, within
 
 from hpcps.launch import mps
@@ -91,7 +92,7 @@ class Machine:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("CUDA_")},
             "PATH": f"{driver}:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": str(driver),
+            "LD_LIBRARY_PATH": library_path(driver),
             "TMPDIR": str(self.room),
             "PYTHONPATH": str(ROOT),
             "STAND_IN_JOURNAL": str(self.journal),

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from python_libraries import LIBRARIES
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare")
 _ENTER = """#!/bin/bash
@@ -58,7 +59,8 @@ class SlurmCluster:
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
         self.names = [f"node{number}" for number in range(1, nodes + 1)]
-        self.environment = {"HOME": "/", "PATH": os.defpath + ":/usr/sbin:/sbin", "SLURM_CONF": f"{folder}/slurm.conf"}
+        path = f"{os.defpath}:/usr/sbin:/sbin"
+        self.environment = {"HOME": "/", "PATH": path, "SLURM_CONF": f"{folder}/slurm.conf", **LIBRARIES}
         (folder / "state").mkdir()
         addresses = {name: f"127.0.2.{number}" for number, name in enumerate(self.names, 1)} | {"login": "127.0.2.254"}
         hosts = "".join(f"{address} {name}\n" for name, address in addresses.items())

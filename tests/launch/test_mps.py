@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from environments import ROOT, interpreter
 from mps_machine import FOUR, PATIENCE, SHORT_PATIENCE, plan_of, within, world_of
+from python_libraries import library_path
 
 from hpcps.launch import local_rank, mps
 from hpcps.launch.placement import place
@@ -154,7 +155,7 @@ TROUBLE = {
     "CUDA hangs": ({"STAND_IN_CUDA": "hangs"}, "GPU 0 cannot be used: it does not end"),
     "CUDA crashes": ({"STAND_IN_CUDA": "crashes"}, "GPU 0 cannot be used: status -6"),
     "CUDA does not want it": ({"STAND_IN_CUDA": "passes by"}, "GPU 0 cannot be used: CUDA does not use MPS"),
-    "no library": ({"LD_LIBRARY_PATH": ""}, "GPU 0 cannot be used: libcuda.so.1: cannot open"),
+    "no library": ({"LD_LIBRARY_PATH": library_path()}, "GPU 0 cannot be used: libcuda.so.1: cannot open"),
     "one GPU of two": ({"STAND_IN_MISSING_GPU": "1"}, "GPU 1 cannot be used: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE"),
 }
 TELLING = "one GPU of two"

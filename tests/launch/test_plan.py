@@ -5,6 +5,7 @@ import pytest
 from hpcps.errors import LaunchError
 from hpcps.launch.local_rank import planned_rank, preset_gpu
 from hpcps.launch.plan import Plan, PlannedRun, Rank
+from hpcps.launch.prepare import variables_of
 
 PLAN = Plan(
     (Rank(0, "worker", 0, "a", "1"), Rank(1, "server", 0, "b")),
@@ -64,3 +65,9 @@ def test_no_gpu_is_set_where_none_is_planned(environment):
     before = dict(environment)
     preset_gpu(PLAN, environment)
     assert environment == before
+
+
+def test_ranks_find_the_shared_library_of_their_python():
+    """That of a module is found by this variable alone; Open MPI and ssh do not pass it to other hosts."""
+    assert variables_of(1, {"LD_LIBRARY_PATH": "/opt/python/lib"})["LD_LIBRARY_PATH"] == "/opt/python/lib"
+    assert "LD_LIBRARY_PATH" not in variables_of(1, {})

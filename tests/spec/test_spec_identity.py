@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from python_libraries import LIBRARIES
 
 from hpcps.data.splits import ByClass
 from hpcps.errors import SpecError
@@ -201,7 +202,7 @@ def test_ids_do_not_depend_on_the_hash_seed(write: Callable[..., Path]) -> None:
     code = f"from hpcps.spec.load import *; print(*(p.run_id for p in load_experiment({str(path)!r}).points))"
     told = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path), **LIBRARIES},
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout
         for seed in ("1", "2")
