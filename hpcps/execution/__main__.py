@@ -4,7 +4,6 @@ import atexit
 import gc
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -32,14 +31,15 @@ def main() -> int:
     me = planned_rank(plan)
     name = str(me or "")
     uses_mps, mps = share_gpu(plan, Path(sys.argv[1]))
-    started = stand_guard(name, LostGuards(Path(sys.argv[1])).file(name or str(os.getpid())), mps)
+    lost = LostGuards(Path(sys.argv[1])).file(name or str(os.getpid()))
+    started = stand_guard(name, lost, plan.timeout, mps)
     # srun forwards SIGUSR1, but not SIGTERM. `execute` handles SIGTERM; before that, SIGTERM ends the process.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     preset_gpu(plan)
     # What is imported stays: searching it for garbage takes a fifth of the time of the imports.
     gc.disable()
     from hpcps.execution.bootstrap import process_group
-    from hpcps.execution.process import execute
+    from hpcps.execution.process import execute, say
     from hpcps.launch.stop import StopFile
 
     gc.enable()
@@ -49,8 +49,7 @@ def main() -> int:
             role = sys.argv[2] if len(sys.argv) > 2 else ""
             return execute(plan, role, StopFile(Path(sys.argv[1])), group, mps=uses_mps)
     except HpcpsError as error:
-        # One write: all processes may print at the same time, and `print` writes the line end separately.
-        sys.stderr.write(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}\n")
+        say(me or "a process", error)
         return 2
 
 

@@ -11,11 +11,13 @@ from hpcps.errors import LaunchError
 from hpcps.launch.guard import LostGuards, mpi_start
 from hpcps.launch.local_rank import OWN_RANK, planned_rank
 from hpcps.launch.plan import Plan
+from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import PLUGINS
 from hpcps.registry import active, using
 from hpcps.registry.plugins import registry_of
 from hpcps.transport import LaunchedProcess, ProcessGroup, ProcessTransport
+from hpcps.transport.process_group import unwatched
 from hpcps.transport.rendezvous import Rendezvous
 
 _LEAST_START = 60.0
@@ -48,6 +50,7 @@ def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> 
         tuple(socket.gethostname() if member.host == "localhost" else member.host for member in plan.world),
         plan.fingerprint,
         Rendezvous(plan_file),
+        SignsOfLife(plan, plan_file, me, plan.timeout).check if me else unwatched,
     )
     transport = _transport(plan)
     limit = max(transport.timeout if timeout is None else timeout, _LEAST_START)

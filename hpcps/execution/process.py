@@ -24,6 +24,7 @@ from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
 from hpcps.execution.stopwatch import Stopwatch
+from hpcps.launch.guard import death_line
 from hpcps.launch.local_rank import problems
 from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.stop import StopFile
@@ -79,6 +80,13 @@ class Stopped(BaseException):
         self.number = number
 
 
+def say(who: object, error: HpcpsError) -> None:
+    """Print an error that ends this process; if another one is lost, also the line that `hpcps run` looks for."""
+    lost = death_line(str(error.peer), error.host, f"is lost: {error.why}") if isinstance(error, LostError) else ""
+    # One write: all processes may print at the same time, and `print` writes the line end separately.
+    sys.stderr.write(f"hpcps: {who} on {socket.gethostname()}: {error}\n{lost}")
+
+
 def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: bool = False) -> int:
     """Verify the rank, role and host of this process and execute its role in every run; return the exit status.
 
@@ -98,7 +106,7 @@ def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: 
     except Stopped as stopped:
         return 128 + stopped.number
     except HpcpsError as error:
-        sys.stderr.write(f"hpcps: {plan.world[group.rank]} on {socket.gethostname()}: {error}\n")
+        say(plan.world[group.rank], error)
         return 1
     finally:
         # The process is ending: further signals have no effect.

@@ -21,6 +21,7 @@
 - `prepare`: turns the points of an experiment into launches
 - `processes`: the processes of this machine
 - `script`: turns a person's own program into a launch
+- `signs_of_life`: which processes give none, as the others see it
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `stop`: the signals and the file that ask a launch to stop
 - `supervise`: runs a launcher to its end and explains a failure

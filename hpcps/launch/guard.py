@@ -13,6 +13,10 @@ If the guard itself is killed, the kernel sends the child a signal, and the chil
 (`LostGuards`), because launchers do not report which guard was killed. A launcher then kills the other guards
 together with their children, and these write no file.
 
+At regular times, the guard looks whether its child has run since the last time, and shows this to the other processes
+by the time of that file (`hpcps.launch.signs_of_life`). A process that waits polls, so it also runs. The others end if
+one is silent for too long. If they do not wait for it, or cannot notice while MPI starts, its guard ends it later.
+
 The guard of the first rank of a host also stops the MPS daemon that this rank has started. All guards remove a file in
 /tmp that MPICH's proxy leaves behind if the proxy is killed.
 """
@@ -64,18 +68,29 @@ _TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 
 _LOOK_EVERY = 0.05
 _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
+_STOPPED = b"T", b"t"
+_LOOKS = 16
+_LONGEST_LOOK = 5.0
+_STOPPED_FACTOR, _IDLE_FACTOR = 1.5, 2.0
+"""Times the timeout after which a guard ends its child: one that is idle may wait for one that is stopped."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def stand_guard(
-    name: str, lost: Path, mps: Path | None = None, linger: float = 0.0, joining: Path | None = None
+    name: str,
+    lost: Path,
+    timeout: float,
+    mps: Path | None = None,
+    linger: float = 0.0,
+    joining: Path | None = None,
 ) -> Callable[[], None]:
     """Start a guard for this process; call this before any thread is started and before MPI is imported.
 
     Args:
         name: the name to report, such as `worker-3`; empty if unknown.
-        lost: the file in which this process writes when its guard is killed.
+        lost: the file in which this process writes when its guard is killed; its time is that of the last sign of life.
+        timeout: seconds without a sign of life after which the other processes end.
         mps: the folder of the MPS daemon that the guard has to stop, if there is one.
         linger: seconds between the report of a failure and the end of the guard, at which the launcher ends the other
             processes: they can say meanwhile that they waited for this one.
@@ -94,7 +109,8 @@ def stand_guard(
         # The guard's command line does not contain the role: a search for the processes of a role finds only them.
         os.environ.update({NAME: name, _LOST: str(lost), _JOINING: str(joining or "")})
         os.set_inheritable(started, True)
-        os.execv(sys.executable, [*_PROGRAM, __file__, str(child), str(started), str(mps or ""), str(linger)])
+        arguments = [str(each) for each in (child, started, mps or "", linger, timeout)]
+        os.execv(sys.executable, [*_PROGRAM, __file__, *arguments])
     os.close(started)
     _leave_trace(lost)
     if os.getppid() != guard:
@@ -161,7 +177,84 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: str, linger: float) -> None:
+def look_interval(timeout: float) -> float:
+    """Return the seconds between two looks of a guard at its process."""
+    return min(max(timeout / _LOOKS, _LOOK_EVERY), _LONGEST_LOOK)
+
+
+class _Pulse:
+    """Looks at a child at regular times, and ends it if it gives no sign of life.
+
+    A child that is stopped gives none. Once MPI has started, a child gives none either if no thread of it, or of a
+    process that it has started, has run since the last look; but a script may sleep as long as it wants. Time passes by
+    looks, so that it does not pass while a batch system has suspended the guard too.
+
+    Attributes:
+        end: why the child was ended; empty if it was not.
+    """
+
+    def __init__(self, child: int, started: int, lost: str, timeout: float, script: bool) -> None:
+        self._child, self._started, self._lost = child, started, lost
+        self._timeout, self._script = timeout, script
+        self._interval, self._silent = look_interval(timeout), 0.0
+        self._ran: list[str] | None = None
+        self.end = ""
+        signal.signal(signal.SIGALRM, self._look)
+        signal.setitimer(signal.ITIMER_REAL, self._interval, self._interval)
+
+    def stop(self) -> None:
+        """Look no more."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        stopped, ran = _is_stopped(self._child), _what_ran(self._child)
+        started = bool(select.select([self._started], [], [], 0)[0])
+        idle = started and not self._script and ran is not None and ran == self._ran
+        self._ran = ran
+        if not stopped and not idle:
+            self._silent = 0.0
+            with suppress(OSError):
+                os.utime(self._lost)
+            return
+        self._silent += self._interval
+        # The others are the first to notice a silent process, if they can: their messages say who waited.
+        if self._silent > self._timeout * (_STOPPED_FACTOR if stopped else _IDLE_FACTOR):
+            why = "was stopped, such as by SIGSTOP," if stopped else "did nothing"
+            self.end = f"{why} for {self._silent:.3g} s, and its guard has killed it"
+            os.kill(self._child, signal.SIGKILL)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped; False also if it has ended, or if this system does not tell."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        # The state follows the name, which may contain any character.
+        return file.read().rpartition(b") ")[2][:1] in _STOPPED
+    return False
+
+
+def _what_ran(pid: int) -> list[str] | None:
+    """Return texts that change whenever a thread of a process runs, or one of a process that it has started.
+
+    None: it has ended, or this system does not tell.
+    """
+    found: list[str] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/status", errors="replace") as file:
+                found += [line for line in file if "ctxt_switches" in line]
+            with open(f"/proc/{pid}/task/{thread}/stat", errors="replace") as file:
+                found += file.read().rpartition(")")[2].split()[11:13]
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                children = file.read().split()
+            for child in children:
+                found += _what_ran(int(child)) or []
+        return found
+    return None
+
+
+def _watch(
+    child: int, name: str, started: int, lost: str, joining: str, mps: str, linger: float, timeout: float
+) -> None:
     """Wait for the child, report how it ended, stop the MPS daemon of this folder, and end in the same way."""
     under_hydra = _parent_name().startswith("hydra")
     if under_hydra:
@@ -176,12 +269,14 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, forward)
+    pulse = _Pulse(child, started, lost, timeout, bool(joining))
     if under_hydra:
         _remove_topology(started)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    pulse.stop()
     shm = _space() if -status in _OF_MEMORY else None
     unfinished = bool(joining) and os.path.exists(joining)
-    end = _end_of(status, lost)
+    end = pulse.end or _end_of(status, lost)
     if unfinished and status == 0:
         end += " without shutdown(), such as by os._exit()"
     if joining and not unfinished:
@@ -194,7 +289,7 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
         host = socket.gethostname()
         text = f"\nhpcps: {name or 'a process of unknown rank'} (pid {child}) on {host} {end}\n"
         if name:
-            text += MARK + json.dumps({"name": name, "pid": child, "host": host, "end": end, "shm": shm}) + "\n"
+            text += death_line(name, host, end, child, shm)
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
     if told or status == 2:
@@ -239,6 +334,11 @@ def _space() -> tuple[int, int] | None:
     except OSError:
         return None
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def death_line(name: str, host: str, end: str, pid: int | None = None, shm: tuple[int, int] | None = None) -> str:
+    """Return a line for the output of a launch: a process, such as `worker-3`, and how it ended."""
+    return MARK + json.dumps({"name": name, "pid": pid, "host": host, "end": end, "shm": shm}) + "\n"
 
 
 def _remove_topology(started: int) -> None:
@@ -322,4 +422,4 @@ class LostGuards:
 
 if __name__ == "__main__":
     files = os.environ[_LOST], os.environ[_JOINING]
-    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), *files, sys.argv[3], float(sys.argv[4]))
+    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), *files, sys.argv[3], *map(float, sys.argv[4:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,6 +107,11 @@ class Plan:
     def fingerprint(self) -> str:
         """A hash of the content of the plan: ranks with equal fingerprints have read the same plan."""
         return _fingerprint(self._body())
+
+    @property
+    def timeout(self) -> float:
+        """The longest `transport.timeout` of the runs, in seconds."""
+        return max((float(run.spec["run"]["transport"]["timeout"]) for run in self.runs), default=math.inf)
 
     def write(self, path: Path) -> None:
         """Write the plan atomically: under its name, readers only ever find a complete file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import re
@@ -24,10 +25,12 @@ from hpcps.launch.guard import EXPLAINED, LostGuards, adopt_orphans, describe, t
 from hpcps.launch.launchers import Launch
 from hpcps.launch.plan import PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
+from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, stops_of, writes_checkpoint
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
 from hpcps.records.run_directory import RunDirectory
+from hpcps.transport.process_group import LostError
 from hpcps.transport.rendezvous import Rendezvous
 
 # Seconds that a launcher gets to end its ranks on other hosts.
@@ -36,6 +39,10 @@ _LINGER = 2.0
 _OUTLIVE = 5.0
 # Seconds that a launcher may take to end after all its ranks have ended, or after one of them has failed.
 _OVERDUE = 20.0
+# Seconds that a process may be silent while the processes start; later, a factor of the timeout, which is larger than
+# those of the guards: they know more.
+_START_SILENCE = 30.0
+_SILENCE_FACTOR = 2.5
 _LAST_LINES = 5
 _OUTPUT_LINES = 40
 _LAST_BYTES = 65536
@@ -119,6 +126,7 @@ def supervise(
     Rendezvous(launch.job.plan_file).clear()
     lost = LostGuards(launch.job.plan_file)
     lost.clear()
+    signs = SignsOfLife(launch.job.plan, launch.job.plan_file, None, _SILENCE_FACTOR * launch.job.plan.timeout)
 
     def drain() -> None:
         while not lines.empty():
@@ -168,6 +176,11 @@ def supervise(
                     stop.ask(at_once=True)
                     # The process group, because Intel's mpirun is a script that does not forward signals.
                     _signal_group(process, launch.stop_signal)
+                if death := _silent(launch, signs):
+                    on_output(f"hpcps: {death.role}-{death.index} on {death.host}: {death.end}; the launch is ended")
+                    deaths.append(death)
+                    hangs = True
+                    break
                 if overdue is None and (deaths or lost.processes() or _over(launch, stop, asked, known)):
                     overdue = now + _OVERDUE
                 hangs = overdue is not None and now > overdue
@@ -206,6 +219,20 @@ def supervise(
         outcome = _explain(launch, _status(ended), killed, deaths, tail, known)
     lost.clear()
     return outcome
+
+
+def _silent(launch: Launch, signs: SignsOfLife) -> ProcessDeath | None:
+    """Return a process that gives no sign of life, if there is one.
+
+    While the processes start, only this finds a host that is gone: MPI itself waits, and later it looks for itself.
+    """
+    run = current(launch.job.plan)
+    started = run is None or begun(run, launch.job.plan_file)
+    try:
+        signs.check(math.inf if started else _START_SILENCE)
+    except LostError as error:
+        return ProcessDeath(error.peer.role, error.peer.index, None, error.host, f"the process is lost: {error.why}")
+    return None
 
 
 def _over(launch: Launch, stop: StopFile, asked: bool, known: Collection[Failure]) -> bool:

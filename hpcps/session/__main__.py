@@ -36,7 +36,8 @@ def main() -> int:
         if plan.umask is not None:
             os.umask(plan.umask)
         joining = Arrivals(plan_file).file(str(me))
-        started = stand_guard(str(me), LostGuards(plan_file).file(str(me)), linger=_LINGER, joining=joining)
+        lost = LostGuards(plan_file).file(str(me))
+        started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining)
         preset_gpu(plan)
         os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
         if me.role == "server":

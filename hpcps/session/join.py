@@ -36,6 +36,7 @@ from hpcps.session.session import Session, report
 from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
 from hpcps.transport import ProcessGroup
+from hpcps.transport.process_group import LostError
 
 PLAN = "HPCPS_PLAN"
 """The variable with the path of the plan, which `hpcps launch` sets."""
@@ -70,7 +71,7 @@ class LaunchedSession(Session):
 
 def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> None:
     """Connect the others until they leave: the further role of a transport, which has no session."""
-    with _joined(plan, plan_file, math.inf) as group:
+    with _reporting(plan), _joined(plan, plan_file, math.inf) as group:
         started()
         # The collective operations of the others: `join_launch`, `Session` and `LaunchedSession.shutdown`.
         if plan.trace:
@@ -86,19 +87,34 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGrou
     """Wait for all processes of the script and join their process group, each at most `timeout` seconds."""
     me = planned_rank(plan)
     if me is not None:
-        try:
-            Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout)
-        except LaunchError as error:
-            _report_absence(plan, me, error)
-            raise
+        Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout)
     with process_group(plan, plan_file, None if math.isinf(timeout) else timeout) as group:
         yield group
 
 
-def _report_absence(plan: Plan, me: Rank, error: LaunchError) -> None:
-    """Write the reports that `hpcps launch` reads: of the process that ended before it joined, and of this one."""
+@contextmanager
+def _reporting(plan: Plan) -> Iterator[None]:
+    """Write a report if this process cannot join the others."""
+    me = planned_rank(plan)
+    try:
+        yield
+    except (LaunchError, LostError) as error:
+        if me is not None:
+            _report_absence(plan, me, error)
+        raise
+
+
+def _report_loss(run: RunDirectory, error: BaseException | None) -> None:
+    """Write the report of a process whose loss has caused an error."""
+    if isinstance(error, LostError):
+        run.fail(error.peer.role, error.peer.index, error.host, None, "script", error.why)
+
+
+def _report_absence(plan: Plan, me: Rank, error: LaunchError | LostError) -> None:
+    """Write the reports that `hpcps launch` reads: of the process that did not join or is lost, and of this one."""
     run = RunDirectory(Path(plan.runs[0].directory))
     with suppress(OSError):
+        _report_loss(run, error)
         known = [f"{failure.role}-{failure.index}" for failure in run.failures]
         for rank in plan.world:
             if isinstance(error, EndedError) and str(rank) == error.process not in known:
@@ -145,8 +161,13 @@ def join_launch(
     """
     plan_file = Path(os.environ[PLAN])
     plan = Plan.read(plan_file)
+    with _reporting(plan):
+        return _join(plan, plan_file, timeout, copies, timeout if join_timeout is None else join_timeout)
+
+
+def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, join_timeout: float) -> LaunchedSession:
     stack = ExitStack()
-    group = stack.enter_context(_joined(plan, plan_file, timeout if join_timeout is None else join_timeout))
+    group = stack.enter_context(_joined(plan, plan_file, join_timeout))
     atexit.register(stack.close)
     world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
     me, folder = world[group.rank], Path(run.directory)
@@ -299,6 +320,7 @@ class ScriptEnding:
             peer = self._session.member.peer
             with suppress(OSError):
                 run = RunDirectory(Path(Plan.read(Path(plan)).runs[0].directory))
+                _report_loss(run, error)
                 run.fail(peer.role, peer.index, self._session.host, None, "script", error)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:

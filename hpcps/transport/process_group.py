@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -107,6 +107,10 @@ class ProcessGroup(ABC):
         """Leave the group at once, without the others, who still get all messages; no effect after leaving."""
 
 
+def unwatched() -> None:
+    """Assume that all processes live."""
+
+
 @dataclass(frozen=True)
 class LaunchedProcess:
     """What a process of a launch knows before it can send a message.
@@ -117,6 +121,8 @@ class LaunchedProcess:
         hosts: the host of every rank.
         launch: a text that only the processes of this launch know.
         rendezvous: where one process announces its address to the others.
+        watch: called again and again while a collective operation waits; raises `LostError` if another process gives no
+            sign of life.
     """
 
     rank: int | None
@@ -124,6 +130,7 @@ class LaunchedProcess:
     hosts: tuple[str, ...]
     launch: str
     rendezvous: Rendezvous
+    watch: Callable[[], None] = unwatched
 
 
 class ProcessTransport(Transport):

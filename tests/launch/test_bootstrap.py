@@ -9,7 +9,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 
 def test_a_missing_mpi_library_is_an_error_without_a_traceback(tmp_path):
     plan = tmp_path / "conf.plan.json"
-    planned = PlannedRun("0123456789", "one", str(tmp_path), {"run": {"transport": {"kind": "mpi"}}})
+    planned = PlannedRun("0123456789", "one", str(tmp_path), {"run": {"transport": {"kind": "mpi", "timeout": 600.0}}})
     Plan((Rank(0, "worker", 0, "localhost"),), (planned,)).write(plan)
     done = subprocess.run(
         [sys.executable, "-m", "mpi4py", "-m", "hpcps.execution", str(plan)],

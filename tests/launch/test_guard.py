@@ -1,6 +1,7 @@
 """What a guard says of its process, and what the process leaves behind without its guard."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ GUARDED = """
 import os, signal, sys, time
 from pathlib import Path
 from hpcps.launch.guard import stand_guard
-stand_guard(sys.argv[1], Path(sys.argv[2]))
+joining = Path(sys.argv[4]) if sys.argv[4:] else None
+started = stand_guard(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), joining=joining)
 print(os.getpid(), os.uname().nodename, flush=True)
 """
 
@@ -26,8 +28,16 @@ def guarded(tmp_path):
     """Start a program under a guard."""
     started = []
 
-    def begin(name, program):
-        command = [sys.executable, "-c", GUARDED + program, name, str(tmp_path / "lost" / "file")]
+    def begin(name, program, timeout=600.0, *joining):
+        command = [
+            sys.executable,
+            "-c",
+            GUARDED + program,
+            name,
+            str(tmp_path / "lost" / "file"),
+            str(timeout),
+            *joining,
+        ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         started.append(process)
         return process
@@ -53,9 +63,43 @@ def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, e
     assert not (tmp_path / "lost").exists()
 
 
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [
+        (
+            "os.kill(os.getpid(), signal.SIGSTOP)",
+            r"was stopped, such as by SIGSTOP, for \S+ s, and its guard has killed it",
+        ),
+        ("started(); time.sleep(1000)", r"did nothing for \S+ s, and its guard has killed it"),
+    ],
+)
+def test_a_process_that_gives_no_sign_of_life_is_ended(guarded, program, end):
+    process = guarded("worker-3", program, 0.5)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == -9
+    (death,) = filter(None, map(read_death, output.splitlines()))
+    assert (death.role, death.index) == ("worker", 3)
+    assert re.fullmatch(f"the process {end}", death.end), death.end
+
+
+@pytest.mark.parametrize(
+    ("program", "joining"),
+    [
+        ("started(); os.system('for i in $(seq 60); do sleep 0.05; done')", False),  # it waits for another process
+        ("started(); [time.sleep(0.05) for _ in range(60)]", False),  # it waits, and polls
+        ("time.sleep(3)", False),  # MPI starts, and waits for another rank
+        ("started(); time.sleep(3)", True),  # a script may sleep
+    ],
+)
+def test_a_process_that_waits_is_not_ended(guarded, tmp_path, program, joining):
+    process = guarded("worker-3", program, 1.0, *([str(tmp_path / "joining" / "worker-3")] if joining else []))
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+
+
 def test_the_file_of_a_process_that_the_launcher_ends_stays(tmp_path):
     program = "os.kill(os.getpid(), 15)"
-    command = [sys.executable, "-c", GUARDED + program, "worker-3", str(tmp_path / "lost" / "worker-3")]
+    command = [sys.executable, "-c", GUARDED + program, "worker-3", str(tmp_path / "lost" / "worker-3"), "600"]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (tmp_path / "lost" / "worker-3").read_bytes() == b""
 

@@ -52,7 +52,8 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_OVERDUE", 1.0)
     run = RunDirectory(tmp_path / "run")
     run.create({"run_id": "r"})
-    plan = Plan((Rank(0, "worker", 0, "localhost"),), (PlannedRun("r", "label", str(run.path), {}),))
+    planned = PlannedRun("r", "label", str(run.path), {"run": {"transport": {"timeout": 600.0}}})
+    plan = Plan((Rank(0, "worker", 0, "localhost"),), (planned,))
     job = Job(plan, tmp_path / "conf.plan.json", tmp_path / "conf", Path("sh"), Path("python"))
     plan.write(job.plan_file)
     said = []

@@ -60,4 +60,5 @@ class OverMpi(ProcessTransport):
         from hpcps.transport.mpi.process_group import MpiProcessGroup
 
         # MPI finalises at the end of the process, and the launcher ends the other processes when one fails.
-        yield MpiProcessGroup(MPI.COMM_WORLD, {peer: rank for rank, peer in enumerate(process.world)})
+        ranks = {peer: rank for rank, peer in enumerate(process.world)}
+        yield MpiProcessGroup(MPI.COMM_WORLD, ranks, process.watch)

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.device import DeviceLink
 from hpcps.transport.mpi.transport import MpiTransport, await_request
-from hpcps.transport.process_group import ProcessGroup
+from hpcps.transport.process_group import ProcessGroup, unwatched
 from hpcps.transport.shared_memory import Neighbours
 from hpcps.transport.shared_memory.neighbours import CARD_BYTES
 
@@ -46,10 +46,19 @@ _TEXT_BYTES = 4096
 class MpiProcessGroup(ProcessGroup):
     """The ranks of a communicator."""
 
-    def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
-        self._communicator = communicator
+    def __init__(
+        self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int], watch: Callable[[], None] = unwatched
+    ) -> None:
+        """Join the group; all ranks do so at the same time.
+
+        Args:
+            communicator: the processes.
+            ranks: the rank of each peer.
+            watch: see `LaunchedProcess`.
+        """
+        self._communicator, self._watch = communicator, watch
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
-        self._transport = MpiTransport(communicator, ranks, self._find_neighbours())
+        self._transport = MpiTransport(communicator, ranks, self._find_neighbours(), watch)
 
     @property
     def transport(self) -> MpiTransport:
@@ -59,10 +68,11 @@ class MpiProcessGroup(ProcessGroup):
         """Find the ranks that share memory with this one."""
         neighbours = Neighbours()
         cards = np.empty((self.size, CARD_BYTES), np.uint8)
-        await_request(self._communicator.Iallgather(np.frombuffer(neighbours.card(), np.uint8), cards))
+        card = np.frombuffer(neighbours.card(), np.uint8)
+        await_request(self._communicator.Iallgather(card, cards), self._watch)
         reached = np.array(neighbours.reach([row.tobytes() for row in cards], self.rank))
         reaching = np.empty_like(reached)
-        await_request(self._communicator.Ialltoall(reached, reaching))
+        await_request(self._communicator.Ialltoall(reached, reaching), self._watch)
         neighbours.keep((reached & reaching).tolist())
         # Each rank has received data from every other rank: all have mapped the segments of MPI.
         unlink_segments()
@@ -77,12 +87,12 @@ class MpiProcessGroup(ProcessGroup):
         encoded = text.encode()[:_TEXT_BYTES]
         mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
         texts = np.empty((self.size, _TEXT_BYTES), np.uint8)
-        await_request(self._communicator.Iallgather(mine, texts))
+        await_request(self._communicator.Iallgather(mine, texts), self._watch)
         return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
 
     def share(self, number: int) -> int:
         shared = np.array([number], np.int64)
-        await_request(self._communicator.Ibcast(shared))
+        await_request(self._communicator.Ibcast(shared), self._watch)
         return int(shared[0])
 
     def backoff(self) -> Backoff:

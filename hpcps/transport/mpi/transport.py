@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, O
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import CollectiveTransport, Traffic
 from hpcps.transport.device import DeviceLink
+from hpcps.transport.process_group import unwatched
 from hpcps.transport.shared_memory import Neighbours, SegmentAddress
 from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
 
@@ -98,7 +99,11 @@ class MpiTransport(CollectiveTransport):
     """
 
     def __init__(
-        self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int], neighbours: Neighbours | None = None
+        self,
+        communicator: MPI.Intracomm,
+        ranks: Mapping[Peer, int],
+        neighbours: Neighbours | None = None,
+        watch: Callable[[], None] = unwatched,
     ) -> None:
         """Create the transport of one rank.
 
@@ -106,8 +111,9 @@ class MpiTransport(CollectiveTransport):
             communicator: the processes.
             ranks: the rank of each peer.
             neighbours: the processes that share memory with this one; by default none.
+            watch: see `LaunchedProcess`.
         """
-        self._communicator = communicator
+        self._communicator, self._watch = communicator, watch
         self._ranks = dict(ranks)
         self._peers = {rank: peer for peer, rank in ranks.items()}
         self.neighbours = Neighbours() if neighbours is None else neighbours
@@ -217,6 +223,7 @@ class MpiTransport(CollectiveTransport):
         backoff = Backoff(sleep=self.neighbours.wait)
         while not request.Test() or self._busy or (self._received_from < expected).any():
             if self.receive() is None:
+                self._watch()
                 backoff.wait()
         self.barrier()
         # All ranks have received all messages and no longer use their payloads.
@@ -227,7 +234,7 @@ class MpiTransport(CollectiveTransport):
 
     def barrier(self) -> None:
         """Wait without spinning until every rank calls this."""
-        await_request(self._communicator.Ibarrier())
+        await_request(self._communicator.Ibarrier(), self._watch)
 
     @property
     def _all_neighbours(self) -> bool:
@@ -333,8 +340,13 @@ class MpiTransport(CollectiveTransport):
             return Malformed(source, str(error))
 
 
-def await_request(request: MPI.Request) -> None:
-    """Wait until a request is done; a blocking call would spin and slow down processes that have not arrived yet."""
+def await_request(request: MPI.Request, watch: Callable[[], None]) -> None:
+    """Wait until a request is done; a blocking call would spin and slow down processes that have not arrived yet.
+
+    Raises:
+        LostError: another process gives no sign of life, as `watch` says.
+    """
     backoff = Backoff()
     while not request.Test():
+        watch()
         backoff.wait()

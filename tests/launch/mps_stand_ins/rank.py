@@ -14,7 +14,7 @@ path = Path(sys.argv[1])
 plan = Plan.read(path)
 before = dict(os.environ)
 used, folder = local_rank.share_gpu(plan, path)
-stand_guard("", path.with_name("lost") / str(os.getpid()), folder)
+stand_guard("", path.with_name("lost") / str(os.getpid()), 600.0, folder)
 changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
 local_rank.preset_gpu(plan)
 print(json.dumps({"used": used, "changed": changed, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}), flush=True)
