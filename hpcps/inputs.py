@@ -67,14 +67,14 @@ def read_gzip(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int | None = None) -> str:
-    """Read a text of at most `most` bytes.
+    """Read a text of at most `most` bytes, without the byte order mark with which some editors begin a file.
 
     Raises:
         InputError: it cannot be read, is larger, or is not UTF-8.
     """
     content = read_bytes(path, most)
     try:
-        return content.decode("utf-8").replace("\r\n", "\n")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise InputError(f"{path}:{line}", "not UTF-8 text, as it must be") from error

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hpcps.records.locate import default_results
 
+_BYTE_ORDER_MARK = "\ufeff"
+"""Some editors begin a file with it."""
+
 
 class ArgumentFileParser(argparse.ArgumentParser):
     """A parser that reads the lines of an @FILE as a shell reads its arguments."""
@@ -16,7 +19,7 @@ class ArgumentFileParser(argparse.ArgumentParser):
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
         """Return the arguments in a line."""
         try:
-            return shlex.split(arg_line, comments=True)
+            return shlex.split(arg_line.removeprefix(_BYTE_ORDER_MARK), comments=True)
         except ValueError as error:
             self.error(f"{str(error).lower()} in the line of an @FILE: {arg_line[:200]}")
 

@@ -139,6 +139,7 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
         args.output,
         site_of(args, [point.run.transport for point in chosen], args.dialect),
         trace=args.trace,
+        elsewhere="name another FILE for -o",
     )
     whole = [point.spec for point in experiment.points]
     write_sweep(args.results / experiment.name, args.file, args.overrides, whole)

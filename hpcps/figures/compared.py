@@ -50,7 +50,7 @@ def read_curves(path: Path) -> list[GivenCurve]:
         RunError: the file cannot be read, or a row lacks a field or has a wrong one.
     """
     try:
-        text = read_text(path, _LARGEST_FILE).removeprefix("\ufeff")  # some programs begin a file with this mark
+        text = read_text(path, _LARGEST_FILE)
     except InputError as error:
         raise RunError(str(error)) from error
     found: dict[tuple[str, str, str, str], dict[float, float]] = {}

@@ -28,6 +28,7 @@ from hpcps.inputs import MiB, read_json
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi
 from hpcps.launch.launchers import Job, Launch, Launcher
+from hpcps.launch.launchers.job import refuse_special_characters
 from hpcps.launch.local_rank import DRIVER
 from hpcps.launch.plan import ACCEPTED, UNTRIED, Plan, Rank
 from hpcps.spec.device_buffers import unsuitable
@@ -154,7 +155,8 @@ def start_pair(mpi: Mpi, seconds: float, *, device: bool = False) -> tuple[dict[
     plan = Plan((Rank(0, "worker", 0, "localhost"), Rank(1, "worker", 1, "localhost")), ())
     with tempfile.TemporaryDirectory(prefix="hpcps-doctor-") as name:
         folder = Path(name)
-        job = Job(plan, folder / "plan.json", folder / "conf", mpi.mpirun, Path(sys.executable), options=())
+        files, cure = (folder / "plan.json", folder / "conf"), "set TMPDIR to a folder without them"
+        job = Job(plan, *files, mpi.mpirun, Path(sys.executable), elsewhere=cure)
         job = with_gpu_mpi(job, mpi.launcher) if device else job
         return _started(job, mpi.launcher, folder / "trial", seconds, device)
 
@@ -162,6 +164,8 @@ def start_pair(mpi: Mpi, seconds: float, *, device: bool = False) -> tuple[dict[
 def _started(job: Job, launcher: Launcher, folder: Path, seconds: float, device: bool) -> tuple[dict[str, Any], str]:
     """Start the ranks of a job in place of its program; make and remove a folder that all of its hosts can read."""
     try:
+        # The ranks are started with another interpreter and another plan, whose paths have other characters.
+        refuse_special_characters(job)
         folder.mkdir(parents=True)
         return _start(job, launcher, folder, seconds, device)
     except LaunchError as error:

@@ -58,6 +58,7 @@ def prepare(
     *,
     trace: bool = False,
     supervised: bool = False,
+    elsewhere: str = Job.elsewhere,
 ) -> tuple[Launch, ...]:
     """Plan and render the launches that run the given points.
 
@@ -72,6 +73,7 @@ def prepare(
         site: the launcher and the hosts.
         trace: whether every rank shall write a trace.
         supervised: whether `hpcps run` supervises the launches and prints their progress.
+        elsewhere: see `Job`.
 
     Raises:
         LaunchError: roles cannot be placed, or the launcher cannot express the job.
@@ -102,6 +104,7 @@ def prepare(
             variables=variables_of(run.train.threads, os.environ),
             options=site.options,
             agent=remote_agent() if site.hosts else None,
+            elsewhere=elsewhere,
             helper_variables=helper_variables() if site.hosts else {},
         )
         launcher = site.launcher if job.plan.mpi else site.without_mpi or site.launcher

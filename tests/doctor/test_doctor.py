@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import venv
 from contextlib import suppress
@@ -25,6 +26,7 @@ from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.diagnosis import CoreCount, Diagnosis, MpiState, diagnose
 from hpcps.launch.gpu_mpi import start_pair
 from hpcps.launch.hostfile import Host
+from hpcps.launch.launchers import Hydra
 from hpcps.launch.plan import ACCEPTED
 
 HYDRA = 'echo "HYDRA build details:"; echo "    Version: 5"'
@@ -330,3 +332,12 @@ def test_a_file_with_mistakes_has_the_status_of_mistakes(tmp_path, capsys):
     (tmp_path / "bad.toml").write_text('name = "x"\n[train]\nepoch = 1\n')
     assert main(["doctor", str(tmp_path / "bad.toml")]) == 2
     assert "epoch" in capsys.readouterr().err
+
+
+def test_a_folder_of_temporary_files_with_a_blank_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    _, problem = start_pair(detect.Mpi(Hydra(), Path("mpirun")), 5.0)
+    assert problem.startswith(f"the plan {folder}/")
+    assert problem.endswith("set TMPDIR to a folder without them")

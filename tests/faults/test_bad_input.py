@@ -56,7 +56,7 @@ ARGUMENTS = {
     "results nowhere": (["run", "faults.toml", "--results", "/proc/nowhere"], ["/proc/nowhere", "another results"]),
     "a blank": (
         ["run", "faults.toml", "--results", "with blank"],
-        ["has a blank", "name a results folder without them (--results)"],
+        ["has a blank", "name a results folder without them (--results)\n"],
     ),
     "no hosts": (["run", "faults.toml", "--hostfile", "nothere"], ["there is no host file nothere"]),
     "an empty host file": (["run", "faults.toml", "--hostfile", "empty"], ["the host file empty is empty"]),

@@ -130,7 +130,7 @@ def test_relative_places_become_absolute(monkeypatch, folder):
         (["--set", "topology.wrokers=9"], "workers"),
         (["--only", "nothing"], "nothing"),
         (["-o", "small.toml/conf"], "cannot be made"),
-        (["-o", "my conf"], "my conf.plan.json has a blank"),
+        (["-o", "my conf"], "not every launcher passes on: name another FILE for -o\n"),
     ],
 )
 def test_what_is_wrong_is_said_on_stderr(capsys, more, message):

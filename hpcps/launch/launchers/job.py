@@ -39,6 +39,8 @@ class Job:
             the launcher chooses.
         helper_variables: environment variables for a launcher that starts helpers on the hosts through the batch
             system.
+        elsewhere: how a user chooses another folder for the plan, for the message about a special character in its
+            path.
     """
 
     plan: Plan
@@ -50,6 +52,7 @@ class Job:
     options: Sequence[str] = ()
     agent: Path | None = None
     helper_variables: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: str = "name a results folder without them (--results)"
 
     @property
     def local(self) -> bool:
@@ -152,7 +155,7 @@ def refuse_special_characters(job: Job) -> None:
     # A symbolic link is no cure: the interpreter and the working folder report their physical paths.
     cures = {
         f"the interpreter {job.python}": "move the environment to a path without them",
-        f"the plan {job.plan_file}": "name a results folder without them (--results), or another FILE for -o",
+        f"the plan {job.plan_file}": job.elsewhere,
     }
     for (what, cure), path in zip(cures.items(), (job.python, job.plan_file), strict=True):
         if not _PLAIN.fullmatch(str(path)):
