@@ -11,6 +11,9 @@ from hpcps.compression.base import Code, Compressor, Kept, coding_for
 from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
+_NORMAL, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+"""The smallest normal number of float32, and the largest number."""
+
 
 class Dithering(Compressor):
     """Levels between zero and the norm of the block, drawn at random without bias; the bytes are those of BytePS 0.2.5.
@@ -19,7 +22,8 @@ class Dithering(Compressor):
     `linear`: the levels are 0, s/k, 2s/k, …, s; `natural`: 0 and s/2^(k-1), …, s/2, s. The encoding is, for each level
     q that is not zero, the Elias delta code of the distance from the one before, the sign, and the Elias delta code of
     q, as bits in little-endian words of 32, the first in the highest bit; then the number of bits, uint32, and s,
-    float32.
+    float32. No level is above the largest, also if s was rounded down; in this case, and if squares of values are not
+    normal numbers of float32, the bytes are not those of BytePS.
     Each block has a generator like that of `randomk`. (Horváth et al., "Natural compression for distributed deep
     learning", 2019, arXiv 1905.10988.)
     """
@@ -61,13 +65,10 @@ class Dithering(Compressor):
         if self.norm == "max":
             largest = coding_for(len(values)).largest_magnitude(values.view(np.uint32))
             return float(np.uint32(largest).view(np.float32))
-        total = 0.0
-        for tile in tiles(len(values)):
-            sums = np.empty(tile.stop - tile.start + 1)
-            sums[0] = total
-            sums[1:] = values[tile] * values[tile]
-            total = float(np.add.accumulate(sums, out=sums)[-1])
-        return float(np.sqrt(total))
+        total = _sum_of_squares(values, np.float32)
+        if not len(values) * _NORMAL <= total < np.inf:
+            total = _sum_of_squares(values, np.float64)
+        return float(np.minimum(np.sqrt(total), _LARGEST)) if np.isfinite(total) else np.nan
 
     def read(self, code: Code, values: Vector) -> None:
         if len(code) < 8 or len(code) % 4:
@@ -82,3 +83,14 @@ class Dithering(Compressor):
             values[:] = np.nan
         elif not coding_for(len(values), looped=True).undither(words, bits, self.levels, scale, values):
             raise ValueError("bits that are no levels of these values")
+
+
+def _sum_of_squares(values: Vector, kind: type[np.floating]) -> float:
+    """Return the sum, one after another in float64, of squares of a type; BytePS has squares of float32."""
+    total = 0.0
+    for tile in tiles(len(values)):
+        sums = np.empty(tile.stop - tile.start + 1)
+        sums[0] = total
+        sums[1:] = np.square(values[tile], dtype=kind)
+        total = float(np.add.accumulate(sums, out=sums)[-1])
+    return total

@@ -280,6 +280,11 @@ def test_compiled_loops_equal_their_definitions():
             assert coding.undither(words[0], bits, 16, np.float32(4), back[0])
             assert compiled.undither(words[0], bits, 16, np.float32(4), back[1])
             np.testing.assert_array_equal(back[0], back[1])
+            with np.errstate(over="ignore"):
+                assert coding.undither(words[0], bits, 16, np.float32(3e38), back[0])
+            assert compiled.undither(words[0], bits, 16, np.float32(3e38), back[1])
+            np.testing.assert_array_equal(back[0], back[1])
+            assert np.isfinite(back).all()
 
 
 @needs_numba
@@ -325,6 +330,62 @@ def test_dithering_draws_levels_without_bias(keys):
     # The standard deviation of a mean is at most half of the largest distance between levels.
     bound = 4 * 0.5 * (0.5 if "partition" in keys else scale / compressor.levels) / trials**0.5
     assert np.abs(found.mean(axis=0) - values).max() < bound
+
+
+BLOCKS = [np.float32(sign * x) * np.ones(1, np.float32) for x in (0.3, 0.7, 1.1, 2.9, 1e-3, 123.4) for sign in (1, -1)]
+
+
+@pytest.mark.parametrize("partition", ["linear", "natural"])
+@pytest.mark.parametrize("norm", ["max", "l2"])
+def test_dithering_reads_what_it_writes(partition, norm):
+    """The norm of a single value may be rounded to less than the value, and seed 1 draws very small numbers first."""
+    draws = np.random.default_rng(1)
+    blocks = [*BLOCKS, *(draws.standard_normal(n).astype(np.float32) for n in (1, 1, 1, 2, 3, 10) * 5)]
+    for k in (1, 4, 16):
+        compressor = Dithering(k=k, partition=partition, norm=norm)
+        for values in blocks:
+            scale = np.abs(values).max() if norm == "max" else np.linalg.norm(values)
+            found = decoded(compressor, values)
+            assert (np.abs(found) <= scale * 1.000001).all()
+            if len(values) == 1:
+                np.testing.assert_allclose(found, values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dithering", "int8", "qsgd", "sign", "onebit", "topk", "lossless", "powersgd"])
+@pytest.mark.parametrize("size", [1e-44, 1e-40, 1e-37, 1e-36, 5e-36, 1e-30, 1e-23, 1e-20, 1.9e19, 1e20, 1e36, 3.4e38])
+def test_blocks_of_any_size_are_decoded(kind, size):
+    each = active().of("compressors").usable()[kind]
+    names = [{"norm": "max"}, {"norm": "l2"}] if "norm" in each.model_fields else [{}]
+    parts = [{}, {"partition": "natural"}] if kind == "dithering" else [{}]
+    values = np.array([[1, -1, 0.5, 0.25, -0.7, 1], [0.9, 0, -0.3, 0.8, 1, 1]]) * size
+    values = np.minimum(values, 3.4028234e38).astype(np.float32).ravel()
+    for keys in (left | right for left in names for right in parts):
+        compressor = each(**keys).for_block((2, 6))
+        found = decoded(compressor, values)
+        assert np.isfinite(found).all(), keys
+        assert found.any() or (kind == "int8" and size < 5e-39), keys
+        if kind in ("dithering", "int8"):
+            norm = np.linalg.norm(values.astype(float)) if keys.get("norm") == "l2" else float(np.abs(values).max())
+            assert float(np.abs(found).max()) <= norm * 1.001 + 2e-38
+
+
+def test_int8_encodes_small_blocks_with_the_smallest_normal_scale():
+    tiny = float(np.finfo(np.float32).tiny)
+    for largest in (9.9e-36, 1.6e-36, 1.4e-36, 1e-37, 1e-38, 6e-39):
+        values = (largest * np.array([1, -1, 0.5, -0.25, 0.01])).astype(np.float32)
+        code = Int8().encode(values)
+        scale = struct.unpack("<f", code[:4].tobytes())[0]
+        assert scale == pytest.approx(max(tiny, largest / 127), rel=1e-5)
+        assert np.abs(decoded(Int8(), values).astype(float) - values).max() <= scale * 0.5001
+    assert not decoded(Int8(), np.array([5.8e-39, -1e-45], np.float32)).any()
+
+
+def test_the_norm_of_dithering_is_that_of_byteps_where_squares_are_normal_numbers():
+    for values in (VECTORS["normal"][:5000], VECTORS["small"], np.array([0.3], np.float32)):
+        total = 0.0
+        for x in values:
+            total += float(np.float32(x * x))
+        assert Dithering(norm="l2")._norm(values) == math.sqrt(total)
 
 
 @pytest.mark.parametrize("levels", [1, 5, 7, 100])

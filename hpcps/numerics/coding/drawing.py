@@ -142,6 +142,7 @@ def dither(
                 found[i] = whole + (np.float64(drawn[i]) < rest * 18446744073709551615.0)
         count = 0
         for i in range(len(part)):  # without a branch, which would be mispredicted often
+            found[i] = min(found[i], levels)
             places[count] = i
             count += found[i] > 0
         for i in places[:count]:
@@ -209,6 +210,9 @@ def undither(words: NDArray[np.uint32], bits: int, levels: int, scale: np.float3
             else:
                 if number > levels:
                     return False
-                magnitude = np.float32(np.float32(number) * scale) / np.float32(levels)
+                product = np.float32(np.float32(number) * scale)
+                magnitude = np.float32(product / np.float32(levels))
+                if product == np.inf:
+                    magnitude = np.float32(np.float64(number) * np.float64(scale) / np.float64(levels))
                 values[last] = -magnitude if negative else magnitude
     return True
