@@ -68,6 +68,14 @@ def measure(libraries: list[Library]) -> dict[str, Any]:
             if pair.form == "moments":
                 theirs = [{**each, "value": ours.moments(np.array(each["value"])).tolist()} for each in theirs]
             own = [ours.of_pair(kind, pair, each) for each in suited]
+            defaults = {}
+            if kind != "attacks" and pair.default != pair.ours:  # the keys of attacks are all quantities
+                usually = [
+                    ours.result(kind, pair.component, values(pair.default, each), each, pair.form) for each in suited
+                ]
+                compared = compare(suited, usually, theirs, pair.form)
+                kept = ("largest", "inputs", "unlike", "refused", "verdict")
+                defaults = {"default": {"ours": written(pair.default), **{key: compared[key] for key in kept}}}
             found["pairs"][kind][pair.id] = {
                 "component": pair.component,
                 "library": pair.library,
@@ -76,6 +84,7 @@ def measure(libraries: list[Library]) -> dict[str, Any]:
                 "ours": written(pair.ours),
                 "form": pair.form,
                 **compare(suited, own, theirs, pair.form),
+                **defaults,
             }
         trapped[library.name] = answer.get("traps", {})
     found["traps"] = sentences(trapped, found["pairs"]["rules"])
@@ -92,7 +101,7 @@ def suiting(pair: Pair, inputs: list[Input]) -> list[Input]:
 
 
 def fingerprints(inputs: list[Input]) -> dict[str, dict[str, list[float | None]]]:
-    """Return a number for each input, of each component with its usual keys and those of its pairs.
+    """Return a number for each input, of each component with its usual keys, those of its pairs and their defaults.
 
     It is a weighted sum of the result, in units of the largest value of the input, and None if there is no result.
     """
@@ -100,8 +109,11 @@ def fingerprints(inputs: list[Input]) -> dict[str, dict[str, list[float | None]]
     for kind in PAIRS:
         for name in installed().of(kind):
             keyed: list[tuple[Values, str]] = [(usual(kind, name), "rows")]
+            pairs = [pair for pair in PAIRS[kind] if pair.component == name and pair.form != "moments"]
             keyed += [
-                (pair.ours, pair.form) for pair in PAIRS[kind] if pair.component == name and pair.form != "moments"
+                (keys, pair.form)
+                for pair in pairs
+                for keys in (pair.ours, *([pair.default] if kind != "attacks" else []))
             ]
             for keys, form in keyed:
                 line = f"{kind} {name} {written(keys)} {form}"

@@ -30,6 +30,10 @@ FORMS = {
 """How the rows of an input are used."""
 
 
+QUANTITIES = ("f", "trim", "radius", "iterations", "threshold", "m", "smoothing", "size")
+"""Keys that say what is to be computed, and not how."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """A component with some keys, beside a function of a library with some arguments.
@@ -59,6 +63,18 @@ class Pair:
     def id(self) -> str:
         """The name of this pair in the data file."""
         return f"{self.component} {written(self.ours)} {self.form} | {self.library} {self.call} {written(self.theirs)}"
+
+    @property
+    def default(self) -> Values:
+        """Our keys without those that are there to compute what the library does.
+
+        Those stay that say what is to be computed: f, and the other `QUANTITIES` whose value the library gets, too.
+        """
+        return {
+            name: value
+            for name, value in self.ours.items()
+            if name == "f" or (name in QUANTITIES and value in self.theirs.values())
+        }
 
 
 def values(given: Values, each: Input) -> dict[str, Any]:

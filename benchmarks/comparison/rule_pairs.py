@@ -122,11 +122,18 @@ RULE_PAIRS: list[Pair] = [
         F,
         form="reference",
     ),
-    byzfl("geometric_median", "GeometricMedian", ours={"smoothing": 0.1, "iterations": 3, "tolerance": 0.0}),
+    byzfl(
+        "geometric_median",
+        "GeometricMedian",
+        ours={"smoothing": 0.1, "iterations": 3, "tolerance": 0.0},
+        note="It takes 3 steps from zero, which end before the minimum. By default hpcps computes the minimum.",
+    ),
     geometric(
         "geometric_median",
         "GeometricMedian",
         ours={**EPSILON, "start": "lower_median", "smoothing": 1e-12, "iterations": 256},
+        note="It starts at the median of each coordinate, and does not leave an update that lies there. By default "
+        "hpcps computes the minimum from every start.",
     ),
     geometric(
         "geometric_median",
@@ -150,7 +157,12 @@ RULE_PAIRS: list[Pair] = [
     ),
     playground("geometric_median", "GeometricMedianAggregation", ours={**EPSILON, "start": "mean", "smoothing": 1e-8}),
     of("geom-median", "geom_median.numpy:")(
-        "geometric_median", "compute_geometric_median", {"eps": 1e-6, "ftol": -1.0}, {**EPSILON, "start": "mean"}
+        "geometric_median",
+        "compute_geometric_median",
+        {"eps": 1e-6, "ftol": -1.0},
+        {**EPSILON, "start": "mean"},
+        note="It takes 100 steps, as ByzPy, krum and fed-playground do; some minima need more. By default hpcps "
+        "computes the minimum.",
     ),
     byzfl("centered_clipping", "CenteredClipping", {"L": 1, "tau": 100.0}, {"radius": 100.0}, form="twice"),
     byzfl("centered_clipping", "CenteredClipping", {"L": 3, "tau": 10.0}, {"radius": 10.0, "iterations": 3}),

@@ -100,7 +100,8 @@ def _overview(data: Found) -> Iterator[str]:
         "",
         "`=` equal on all inputs that both accept; `(=)` equal except for ties, equal updates, one or two updates, or "
         "huge values; `≠` different; empty: the library does not have it. Each sign is that of the best of the keys "
-        "that were tried. [Meanings that differ](#meanings-that-differ) also says where results can differ on other "
+        "that were tried; if the best of the [default keys](#default-keys) has another one, it follows: `= / ≠`. "
+        "[Meanings that differ](#meanings-that-differ) also says where results can differ on other "
         "inputs.",
         "",
     )
@@ -108,14 +109,20 @@ def _overview(data: Found) -> Iterator[str]:
         yield f"| {TITLES[kind]} | {' | '.join(LIBRARIES[name].title for name in names)} |"
         yield "|---|" + "---|" * len(names)
         for component in installed().of(kind):
-            signs = [_best(pairs.values(), component, name) for name in names]
+            signs = [_signs(pairs.values(), component, name) for name in names]
             yield f"| `{component}` | {' | '.join(signs)} |"
         yield ""
 
 
-def _best(pairs: Iterable[Found], component: str, library: str) -> str:
-    kinds = [_kind(each) for each in pairs if (each["component"], each["library"]) == (component, library)]
-    return SIGNS[min(kinds, key=list(SIGNS).index, default="")]
+def _signs(pairs: Iterable[Found], component: str, library: str) -> str:
+    """Return the sign of the best keys, and that of the best default keys if it is another one."""
+    those = [each for each in pairs if (each["component"], each["library"]) == (component, library)]
+    best, usual = _best(those), _best([each.get("default", each) for each in those])
+    return best if best == usual else f"{best} / {usual}"
+
+
+def _best(pairs: Sequence[Found]) -> str:
+    return SIGNS[min(map(_kind, pairs), key=list(SIGNS).index, default="")]
 
 
 def _kind(pair: Found) -> str:
@@ -141,6 +148,14 @@ def _meanings(data: Found) -> Iterator[str]:
 
 
 def _components(data: Found) -> Iterator[str]:
+    yield from (
+        "## Default keys",
+        "",
+        "A row of a rule or a pre-aggregator has two results: with the keys of hpcps that compute what the library "
+        "does, and with their defaults. Of the keys in the row, `f` stays, and so does a quantity that the library "
+        "gets as an argument, such as a radius. `the same`: the other keys of the row have their defaults.",
+        "",
+    )
     for kind, pairs in data["pairs"].items():
         yield from (f"## {TITLES[kind]}", "", "[Components](reference/components.md) lists the keys of each.", "")
         components = installed().of(kind)
@@ -149,25 +164,28 @@ def _components(data: Found) -> Iterator[str]:
             yield from (f"### `{name}`", "")
             for part in (title, *rest):
                 yield from (plain(part), "")
-            yield from _compared([each for each in pairs.values() if each["component"] == name])
+            those = [each for each in pairs.values() if each["component"] == name]
+            yield from _compared(those, defaults=kind != "attacks")
 
 
-def _compared(pairs: Sequence[Found]) -> Iterator[str]:
+def _compared(pairs: Sequence[Found], *, defaults: bool) -> Iterator[str]:
     if not pairs:
         yield from ("None of these libraries has it.", "")
         return
-    yield "| Library | Function | Keys of hpcps | Result | NaN |"
-    yield "|---|---|---|---|---|"
+    yield f"| Library | Function | Keys of hpcps | Result |{' With default keys |' * defaults} NaN |"
+    yield f"|---|---|---|---|{'---|' * defaults}---|"
     for each in pairs:
         keys = f"`{each['ours']}`" if each["ours"] else ""
         title = LIBRARIES[each["library"]].title
-        yield f"| {title} | `{_call(each)}` | {keys} | {_result(each)} | {each.get('nan', '')} |"
+        usual = _result({**each, **each["default"]}) if "default" in each else "the same"
+        results = " | ".join([_result(each), *([usual] if defaults else [])])
+        yield f"| {title} | `{_call(each)}` | {keys} | {results} | {each.get('nan', '')} |"
     yield ""
     forms = dict.fromkeys(each["form"] for each in pairs if each["form"] not in ("rows", "honest", "round"))
     for form in forms:
         which = ", ".join(dict.fromkeys(LIBRARIES[each["library"]].title for each in pairs if each["form"] == form))
         yield from (f"{which}: {FORMS[form]}.", "")
-    shown = [line for each in pairs for line in _differences(each)]
+    shown = [line for each in pairs for line in (*_differences(each), *_differences_of_default(each))]
     yield from (*shown, "") if shown else ()
 
 
@@ -208,6 +226,15 @@ def _differences(pair: Found) -> Iterator[str]:
         first = next(iter(pair["refused"].values()))
         error = escape(first["error"], quote=False)
         yield f"- {title}, `{_call(pair)}`, refuses {_groups(pair['refused'])}; {first['input']}: {error}"
+
+
+def _differences_of_default(pair: Found) -> Iterator[str]:
+    """Show an input for which the result with the default keys differs, if that with the keys of the row does not."""
+    default = pair.get("default", {"unlike": {}})
+    for group in list(default["unlike"])[:1]:
+        if group not in pair["unlike"]:
+            usual = {**pair, **default, "unlike": {group: default["unlike"][group]}, "refused": {}}
+            yield from (line.replace("hpcps computes", "hpcps by default computes") for line in _differences(usual))
 
 
 def _rows(given: Found, form: str) -> str:

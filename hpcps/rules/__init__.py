@@ -5,6 +5,7 @@
 - `combining`: combines updates with a rule, after screening and pre-aggregators
 - `context`: what a rule may use in addition to the updates
 - `coordinate_wise`: means of all values of a coordinate, or of some of them; votes on the sign
+- `geometric_median`: the geometric median, from the inner products of the updates alone
 - `preaggregation`: what is done with the updates before a rule combines them
 - `selection`: averages of a selection of the updates
 - `spectral`: rules that look for the direction in which the updates differ most
@@ -19,11 +20,12 @@ from hpcps.rules.base import BaseRule, Rule
 from hpcps.rules.combining import combine
 from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.coordinate_wise import Average, Meamed, Mean, Median, Phocas, Rlr, SignMajority, TrimmedMean
+from hpcps.rules.geometric_median import GeometricMedian
 from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Nnm, PreAggregator
 from hpcps.rules.selection import Aksel, Bulyan, Cge, Krum, Mda, Monna, MultiKrum, Smea
 from hpcps.rules.spectral import Caf, Dnc
 from hpcps.rules.trusted import Fltrust, LossScore, Zeno, ZenoPlusPlus
-from hpcps.rules.weighted import CenteredClipping, GeometricMedian, NormClipping
+from hpcps.rules.weighted import CenteredClipping, NormClipping
 
 __all__ = [
     "Aksel",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from hpcps.compression import PowerSGD, Topk
 from hpcps.policies import ESync
 from hpcps.registry import Config, OneOf
+from hpcps.rules import GeometricMedian
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation
@@ -151,12 +152,19 @@ def _powersgd_sums(run: Run) -> bool:
     return isinstance(run.communication.compression, PowerSGD)
 
 
+def _geometric_median(run: Run) -> bool:
+    """The geometric median is the minimum; steps ended before it where an update was near the start, or huge."""
+    rule = run.validation.rule
+    return isinstance(rule, GeometricMedian) and rule.tolerance > 0
+
+
 REVISIONS: Mapping[str, Callable[[Run], bool]] = {
     "first-step": _first_step,
     "held-out-shard": _held_out_shard,
     "esync-first-round": _esync_first_round,
     "topk-order": _topk_order,
     "powersgd-sums": _powersgd_sums,
+    "geometric-median": _geometric_median,
 }
 """The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""
 

@@ -221,7 +221,8 @@ KEYS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "geometric_median": {
         "per": per,
         "start": st.sampled_from(["zero", "mean", "median", "lower_median"]),
-        "iterations": st.integers(1, 8),
+        "iterations": st.sampled_from([1, 2, 5, 8, 20]),
+        "tolerance": st.sampled_from([0.0, 1e-7]),
     },
     "norm_clipping": {"per": per, "radius": st.sampled_from([1e-3, 1.0, 1e3])},
     "centered_clipping": {"radius": st.sampled_from([1e-3, 1.0, 1e3]), "iterations": st.integers(1, 4)},

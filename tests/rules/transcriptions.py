@@ -136,7 +136,12 @@ def meamed(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact:
 def geometric_median(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
     starts = {"zero": np.zeros(rows.shape[1]), "mean": rows.mean(axis=0), "median": np.median(rows, axis=0)}
     found = {**starts, "lower_median": np.sort(rows, axis=0)[(len(rows) - 1) // 2]}[rule.start]
-    for _ in range(rule.iterations):
+    if rule.tolerance and rule.iterations < 8:
+        return  # these steps may not reach the minimum
+    if rule.tolerance:  # no start and no row is better than the minimum, and no number of Weiszfeld's steps from them
+        starts = [*starts.values(), *rows]
+        found = min(starts, key=lambda row: np.sqrt(distances_to(rows, row)).sum())
+    for _ in range(200 if rule.tolerance else rule.iterations):
         weights = 1 / np.maximum(np.sqrt(distances_to(rows, found)), rule.smoothing)
         found = (weights[:, None] * rows).sum(axis=0) / weights.sum()
     # A row that is nearly the result itself gets a weight that rounding decides: the sum of distances is compared.

@@ -69,6 +69,8 @@ ASYNC_OVERWRITTEN = {"train": {"mode": "async", "first_step": "overwritten"}}
         ({"data": {"split": "by_class"}}, "0632da9c12", True),
         ({"data": {"split": "dirichlet"}, "topology": {"validators": 0}}, "e8d0f26d6c", True),
         ({"data": {"split": "dirichlet", "shards": 4}, "topology": {"validators": 0}}, "b8371c1d94", False),
+        ({"validation": {"rule": {"kind": "geometric_median"}}}, "c1de71f780", True),
+        ({"validation": {"rule": {"kind": "geometric_median", "tolerance": 0.0}}}, "d25d6f675f", False),
     ],
 )
 def test_a_revision_gives_new_ids_to_the_runs_that_it_changes_only(
