@@ -56,7 +56,7 @@ def run_in_process(
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
     resume = Resume(directory, run, peers)
     directory.checkpoints.forget_after(resume.find(_check))
-    parts = resume.parts
+    parts, attempt = resume.parts, 1 + resume.last_attempt()
     ticks = simulation.clock if simulation else time.monotonic
     session = time.time_ns()
     began = ticks()
@@ -65,7 +65,9 @@ def run_in_process(
         for peer in peers:
             part = parts.get(peer)
             host = simulation.host(peer) if simulation else socket.gethostname()
-            record = RecordWriter(directory.path, run.id, peer.role, peer.index, host, ticks, part=part)
+            record = RecordWriter(
+                directory.path, run.id, peer.role, peer.index, host, ticks, part=part, attempt=attempt
+            )
             stack.enter_context(record)
             try:
                 role = make_role(run, peer)

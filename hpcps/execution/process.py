@@ -178,6 +178,7 @@ def _execute_run(
     if not collective_check(group, problem, report):
         return False
     position = resume.find(partial(collective_check, group), group.share)
+    attempt = 1 + max(map(int, group.collect(str(resume.last_attempt()))))
     part = next(iter(resume.parts.values()), None)
     if position >= 0 and not collective_check(group, restore_role(role, part)):
         return False
@@ -189,7 +190,7 @@ def _execute_run(
     suspended = False
     with tracing(context, clocks) as tracer:
         if role is not None:
-            driver = _perform(role, context, part, stop, group, tracer, display, buffers, evaluations)
+            driver = _perform(role, context, part, attempt, stop, group, tracer, display, buffers, evaluations)
             if driver is None:
                 return False
             suspended = driver.suspended
@@ -219,6 +220,7 @@ def _perform(
     role: Role,
     context: ProcessContext,
     before: CheckpointPart | None,
+    attempt: int,
     stop: StopFile,
     group: ProcessGroup,
     tracer: Tracer | None,
@@ -237,6 +239,7 @@ def _perform(
                 me.index,
                 context.host,
                 part=before,
+                attempt=attempt,
                 on_line=display.update if display else None,
             ) as record,
             Background(elsewhere=lambda: evaluations.cpu if evaluations else 0.0) as background,

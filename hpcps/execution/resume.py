@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 from hpcps.errors import HpcpsError, text_of
@@ -10,7 +9,9 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.files import record_file
 from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import last_attempt
 from hpcps.roles.events import Role
 from hpcps.spec.schema import Run
 
@@ -30,6 +31,7 @@ class Resume:
             run: the run.
             peers: the roles of this process; none if it has none in this run.
         """
+        self._directory = directory
         self._checkpoints = directory.checkpoints
         self._run_id = run.id
         self._peers = tuple(peers)
@@ -54,6 +56,10 @@ class Resume:
             self.parts = {}
         return position
 
+    def last_attempt(self) -> int:
+        """Return the number of the last attempt in the records of the roles; 0 if there is none."""
+        return max((last_attempt(record_file(self._directory.path, str(peer))) for peer in self._peers), default=0)
+
     def _before(self, position: int | None) -> int:
         """Return the newest checkpoint before `position` (None: the newest of all); -1 if there is none."""
         return next((m for m in self._checkpoints.positions() if position is None or m < position), -1)
@@ -70,7 +76,8 @@ class Resume:
     def _part(self, position: int, peer: Peer) -> CheckpointPart:
         if peer == EVALUATOR:
             # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
-            return CheckpointPart(State(), sys.maxsize, self._checkpoints.read(position, self._coordinator).elapsed)
+            everything = self._checkpoints.record_of(position, str(peer))
+            return CheckpointPart(State(), everything, self._checkpoints.read(position, self._coordinator).elapsed)
         return self._checkpoints.read(position, str(peer))
 
 

@@ -330,6 +330,7 @@ class RoleDriver:
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
                 self._write("end", {"reason": reason, "checksums": self._checksums})
+                self._record.sync()  # before DONE, which has the checksum of the record
                 self._record.close()
                 assert self._background is None or not self._background.busy, "a role must await its task first"
                 self.finished, self.suspended = True, suspended

@@ -39,6 +39,7 @@ class Attempt:
 
     Attributes:
         start: its first line.
+        number: its number.
         position: the position of the checkpoint from which the attempt resumed; None if it began the run.
         ended: whether the process finished, or was suspended at a checkpoint: its record has all lines.
         truncated: whether the run finished with this attempt, but the record does not state that the process did.
@@ -51,6 +52,7 @@ class Attempt:
         self,
         file: Path,
         start: dict[str, Any],
+        number: int,
         position: int | None,
         lines: list[tuple[int, dict[str, Any]]],
         first: int,
@@ -62,12 +64,14 @@ class Attempt:
         Args:
             file: the record.
             start: its `start` line.
+            number: as the attribute.
             position: as the attribute.
             lines: the lines after it, with their numbers in the file, from 1.
             first: the number of the `start` line.
             last: whether the run finished with this attempt.
         """
         self.start = start
+        self.number = number
         self.position = position
         self._name = f"{file.parent.name}/{file.name}"
         self._order = deque((name, number) for number, line in lines for name in line.get("order", ()))
@@ -165,7 +169,7 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror})") from error
     known = {number: line for number, line in zip(read.numbers, read.lines, strict=True) if "event" in line}
-    attempts: list[tuple[dict[str, Any], int | None, list[tuple[int, dict[str, Any]]], int]] = []
+    attempts: list[tuple[dict[str, Any], int, int | None, list[tuple[int, dict[str, Any]]], int]] = []
     for number in range(read.count if finished else max(known, default=-1) + 1):
         line = known.get(number)
         if line is None:
@@ -177,10 +181,15 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
             continues = line.get("continues")
             before = known.get(continues - 1, {}) if isinstance(continues, int) else {}
             position = before.get("moment")
-            attempts.append((line, position if isinstance(position, int) else None, [], number + 1))
+            stated = line.get("attempt")
+            count = stated if isinstance(stated, int) else len(attempts) + 1
+            if attempts and count <= attempts[-1][1]:
+                what = f"`attempt`: the record has {count} after {attempts[-1][1]}"
+                raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", what)
+            attempts.append((line, count, position if isinstance(position, int) else None, [], number + 1))
         elif not attempts:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line 1", "it is not a `start` line")
         else:
-            attempts[-1][2].append((number + 1, line))
+            attempts[-1][3].append((number + 1, line))
     lasts = [False] * (len(attempts) - 1) + [finished]
     return [Attempt(file, *attempt, last=last) for attempt, last in zip(attempts, lasts, strict=False)]

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from hpcps.errors import InputError, RunError, message_of
 from hpcps.inputs import MiB, parse_json, read_bytes, read_json, whole_number
 from hpcps.numerics.state import State
-from hpcps.records.files import write_whole
+from hpcps.records.files import RECORDS, Prefix, prefix_of, record_file, sync_folder, write_whole
 
 FORMAT = 1
 """Version of the files; other versions are rejected."""
@@ -35,12 +35,12 @@ class CheckpointPart:
 
     Attributes:
         state: the state of its role.
-        lines: the number of lines in its record.
+        record: the lines that its record had.
         elapsed: seconds since the start of its record, without the time between attempts.
     """
 
     state: State
-    lines: int
+    record: Prefix
     elapsed: float
 
 
@@ -49,7 +49,8 @@ class Checkpoints:
     """`results/<experiment>/runs/<run id>/checkpoints/`.
 
     A part is a `.npz` file: numbers and text, no pickle. A folder without a manifest is not a checkpoint: the manifest
-    is written last, and has the checksum of every part.
+    is written last, and has the checksum of every part. A part has the number and the checksum of the lines that the
+    record of its process had; the manifest has those of the records of processes without a part.
     """
 
     path: Path
@@ -60,7 +61,7 @@ class Checkpoints:
         Raises:
             RunError: it cannot be written.
         """
-        facts = {"format": FORMAT, "facts": part.state.facts, "lines": part.lines, "elapsed": part.elapsed}
+        facts = {"format": FORMAT, "facts": part.state.facts, **asdict(part.record), "elapsed": part.elapsed}
         assert _FACTS not in part.state.arrays
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         content = io.BytesIO()
@@ -86,12 +87,17 @@ class Checkpoints:
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = {"format": FORMAT, "run_id": run_id, "moment": position, "written": now, "parts": dict(checksums)}
+        others = [file for file in self.path.parent.glob(RECORDS) if file.stem not in checksums]
         try:
+            manifest["records"] = {file.stem: asdict(prefix_of(file)) for file in others}
+            sync_folder(self._folder(position))
             write_whole(self._folder(position) / _MANIFEST, json.dumps(manifest, indent=1))
         except FileNotFoundError as error:
             raise self._gone() from error
         except OSError as error:
             raise RunError(f"cannot complete a checkpoint in {self.path}: {error.strerror}; free disk space") from error
+        sync_folder(self._folder(position))
+        sync_folder(self.path)
         kept = self.positions()[:keep]
         if not kept:  # the folder was deleted after the manifest was written
             raise self._gone()
@@ -126,7 +132,7 @@ class Checkpoints:
         """Read the part of a process.
 
         Raises:
-            RunError: it is missing or was changed.
+            RunError: it is missing or was changed, or the record of the process lacks lines that it counts.
         """
         path = self._folder(position) / f"{process}.npz"
         try:
@@ -140,12 +146,51 @@ class Checkpoints:
                 if sum(entry.file_size for entry in file.zip.infolist()) > len(content):
                     raise ValueError("it is compressed")
                 arrays = {name: file[name] for name in file.files}
-            match parse_json(path.name, arrays.pop(_FACTS).tobytes()):
-                case {"facts": dict(facts), "lines": int(lines), "elapsed": int(elapsed) | float(elapsed)}:
-                    return CheckpointPart(State(arrays, facts), lines, elapsed)
-            raise ValueError("it lacks facts, lines or elapsed")
+            stated = parse_json(path.name, arrays.pop(_FACTS).tobytes())
+            match stated:
+                case {"facts": dict(facts), "lines": int(), "elapsed": int(elapsed) | float(elapsed)}:
+                    part = CheckpointPart(State(arrays, facts), _prefix(stated), elapsed)
+                case _:
+                    raise ValueError("it lacks facts, lines or elapsed")
         except Exception as error:  # a damaged archive can raise anything
             raise self._rejected(position, f"{path.name} has invalid content: {message_of(error)}") from error
+        self._check_record(position, process, part.record)
+        return part
+
+    def record_of(self, position: int, process: str) -> Prefix:
+        """Return the lines that the record of a process without a part has now; all of them stay valid.
+
+        Raises:
+            RunError: the record lacks some that it had at a checkpoint.
+        """
+        records = self._manifest(position).get("records")
+        counted = records.get(process) if isinstance(records, dict) else None
+        if isinstance(counted, dict):  # there is none in a manifest of an earlier version
+            self._check_record(position, process, _prefix(counted))
+        with suppress(OSError):
+            return prefix_of(record_file(self.path.parent, process))
+        return Prefix(0)
+
+    def _check_record(self, position: int, process: str, counted: Prefix) -> None:
+        """Check that the record of a process begins with the lines that a checkpoint counts.
+
+        Raises:
+            RunError: it does not.
+        """
+        if not counted.lines:
+            return
+        file = record_file(self.path.parent, process)
+        name = f"records/{file.name}"
+        try:
+            found = prefix_of(file, counted.lines)
+        except OSError as error:
+            raise self._rejected(position, f"{name} cannot be read: {error.strerror or error}") from error
+        if found.lines < counted.lines:
+            reason = f"{name} has {found.lines} lines, and the checkpoint counts {counted.lines}: some are lost"
+            raise self._rejected(position, reason)
+        if counted.sha256 not in ("", found.sha256):
+            reason = f"{name} is damaged: the checksum of its first {found.lines} lines differs from the checkpoint"
+            raise self._rejected(position, reason)
 
     def forget_after(self, position: int) -> None:
         """Remove the checkpoints after a position: the run resumes from there and writes them again."""
@@ -186,3 +231,9 @@ class Checkpoints:
 
     def _rejected(self, position: int, reason: str) -> RunError:
         return RunError(f"the checkpoint {self._folder(position)} is rejected: {reason}")
+
+
+def _prefix(facts: Mapping[str, Any]) -> Prefix:
+    """Return the lines of a record that a checkpoint counts; one of an earlier version has no checksum."""
+    lines, checksum = facts.get("lines"), facts.get("sha256")
+    return Prefix(lines if isinstance(lines, int) else 0, checksum if isinstance(checksum, str) else "")

@@ -256,8 +256,11 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
         bypass.join(lines)  # the combiners' files come before those of the workers
         taken = {"run", *facts, *TOTAL_COLUMNS, *JOINED}
         tables.append(tabulate([{key: value for key, value in line.items() if key not in taken} for line in lines]))
-    # A process that has not written since the start of a new attempt has only lines of older attempts.
+    # A process that has not written since the start of a new attempt has only lines of older attempts. All have if the
+    # run is done; in records of earlier versions they may count their attempts differently.
     latest = max(attempts, default=1)
+    if (directory.path / "DONE").exists():
+        attempts = [latest] * len(attempts)
     superseded += sum(len(t) for t, attempt in zip(tables, attempts, strict=True) if attempt < latest)
     table = stack([t for t, attempt in zip(tables, attempts, strict=True) if attempt == latest])
     run = CollectedRun(

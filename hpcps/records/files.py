@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,54 @@ def read_lines(path: Path) -> Lines:
         OSError: the file cannot be read.
     """
     return decode_all(path.read_bytes())
+
+
+RECORDS = "records/*-*.jsonl"
+"""The pattern of the records in a run's folder, one of each process."""
+
+
+def record_file(run: Path, process: str) -> Path:
+    """Return the record of a process, such as `worker-3`, in a run's folder."""
+    return run / "records" / f"{process}.jsonl"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The first lines of a record file.
+
+    Attributes:
+        lines: their number.
+        sha256: the checksum of their bytes; empty if it is not known.
+    """
+
+    lines: int
+    sha256: str = ""
+
+
+def prefix_of(path: Path, most: int = sys.maxsize) -> Prefix:
+    """Return the complete lines at the start of a file, at most so many.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    content = path.read_bytes() if path.stat().st_size else b""  # without a size it may be a pipe, which would block
+    lines = end = 0
+    if most >= (count := content.count(b"\n")):
+        lines, end = count, content.rfind(b"\n") + 1
+    else:
+        while lines < most:
+            lines, end = lines + 1, content.index(b"\n", end) + 1
+    return Prefix(lines, hashlib.sha256(content[:end]).hexdigest())
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names of the files in a folder survive a power failure, where the file system can do so."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def whole_lines_end(path: Path) -> int:

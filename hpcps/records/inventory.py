@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpcps.errors import RunError
-from hpcps.records.files import Tail
+from hpcps.records.files import RECORDS, Tail
 
 _LAST_LINES = 65536
 _SPEC = "spec.json"
@@ -93,7 +93,7 @@ def damage(run: Path, done: object, *, contents: bool) -> Damage:
     there = {name: _size(run / name) for name in sizes}
     missing = [name for name, size in there.items() if not size]
     changed = [name for name, size in sizes.items() if there[name] and size not in (None, there[name])]
-    if not sizes and not any((run / "records").glob("*-*.jsonl")):
+    if not sizes and not any(run.glob(RECORDS)):
         missing.append("records")
     for name, checksum in checksums.items() if contents else ():
         if there.get(name) and name not in changed and _sha256(run / name) != checksum:

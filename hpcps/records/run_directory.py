@@ -23,7 +23,7 @@ from hpcps.errors import InputError, RunError, message_of, trace_of
 from hpcps.inputs import finite, read_json, whole_number
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.failure import Failure, failure_reports, failures_of, read_object
-from hpcps.records.files import write_whole
+from hpcps.records.files import RECORDS, write_whole
 from hpcps.records.inventory import Damage, damage, inventory
 
 PLUGINS = "plugins"
@@ -162,7 +162,7 @@ class RunDirectory:
     @property
     def records(self) -> tuple[Path, ...]:
         """The existing record files, in order of role and index."""
-        files = (self.path / "records").glob("*-*.jsonl")
+        files = self.path.glob(RECORDS)
         return tuple(sorted(files, key=lambda file: (file.stem.rpartition("-")[0], len(file.stem), file.stem)))
 
     def save(self, name: str, values: NDArray[Any]) -> str:

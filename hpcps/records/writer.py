@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.files import read_lines, whole_lines_end
+from hpcps.records.files import Prefix, read_lines, record_file, sync_folder, whole_lines_end
 
 
 class RecordWriter:
@@ -34,6 +36,7 @@ class RecordWriter:
         host: str,
         clock: Callable[[], float] = time.monotonic,
         part: CheckpointPart | None = None,
+        attempt: int | None = None,
         on_line: Callable[[], None] | None = None,
     ) -> None:
         """Open the record, and remove a last line that an earlier attempt left truncated.
@@ -47,18 +50,19 @@ class RecordWriter:
             clock: returns seconds; `time` in each line is relative to now on this clock.
             part: the part of a checkpoint from which the process resumes: `time` continues from it, and the next
                 `start` line states how many lines before it are valid (`continues`).
+            attempt: the number of this attempt of the run; by default, one more than that of the last in the record.
             on_line: called after each line that was written.
 
         Raises:
             RunError: the file cannot be opened or repaired.
         """
-        self.path = Path(run_directory) / "records" / f"{role}-{index}.jsonl"
-        self.attempt = 1
-        """1 for a new record, one more each time an existing one is opened again; `start` lines carry it."""
+        self.path = record_file(Path(run_directory), f"{role}-{index}")
+        self.attempt = 1 + last_attempt(self.path) if attempt is None else attempt
+        """The number of the attempt, from 1; `start` lines carry it."""
         self._clock = clock
         self._on_line = on_line
         self._started = clock() - (part.elapsed if part else 0.0)
-        self._continues: int | None = None
+        self._continues = part.record.lines if part else None
         self.run_id = run_id
         self._lines = 0
         self._head = json.dumps({"run": run_id, "role": role, "index": index, "host": host}, ensure_ascii=False)[1:-1]
@@ -67,18 +71,36 @@ class RecordWriter:
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise RunError(f"cannot open the record {self.path}: {error.strerror}") from error
+        self._synced = False
+        self._sha256 = hashlib.sha256()
         if os.fstat(self._file).st_size:
             os.ftruncate(self._file, whole_lines_end(self.path))
-            earlier = read_lines(self.path)
-            attempts = (line.get("attempt") for line in earlier.lines if line.get("event") == "start")
-            self.attempt += max((n for n in attempts if isinstance(n, int)), default=0)
-            self._lines = earlier.count
-        if part:
-            self._continues = min(part.lines, self._lines)
+            content = self.path.read_bytes()
+            self._lines = content.count(b"\n")
+            self._sha256.update(content)
 
     def part(self, state: State) -> CheckpointPart:
-        """Return this process's part of a checkpoint: a role's state, and the current position of the record."""
-        return CheckpointPart(state, self._lines, self._clock() - self._started)
+        """Return this process's part of a checkpoint: a role's state, and the lines of the record, which are on disk.
+
+        Raises:
+            RunError: they cannot be written to the disk.
+        """
+        self.sync()
+        return CheckpointPart(state, Prefix(self._lines, self._sha256.hexdigest()), self._clock() - self._started)
+
+    def sync(self) -> None:
+        """Wait until all lines so far are on disk, so that they survive a power failure.
+
+        Raises:
+            RunError: they cannot be written (disk full, quota).
+        """
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        if not self._synced:
+            sync_folder(self.path.parent)
+            self._synced = True
 
     @property
     def time(self) -> float:
@@ -107,14 +129,16 @@ class RecordWriter:
         try:
             written = os.write(self._file, line)
         except OSError as error:
-            raise RunError(
-                f"cannot write to the record {self.path}: {error.strerror}; free disk space and run again"
-            ) from error
+            raise self._unwritable(error) from error
         if written != len(line):
             raise RunError(f"the record {self.path} is truncated: the disk is full; free disk space and run again")
         self._lines += 1
+        self._sha256.update(line)
         if self._on_line is not None:
             self._on_line()
+
+    def _unwritable(self, error: OSError) -> RunError:
+        return RunError(f"cannot write to the record {self.path}: {error.strerror}; free disk space and run again")
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -127,6 +151,16 @@ class RecordWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def last_attempt(record: Path) -> int:
+    """Return the number of the last attempt in a record; 0 if there is none."""
+    with suppress(OSError):
+        if not record.stat().st_size:  # it is empty, or a device or a pipe
+            return 0
+        starts = [line for line in read_lines(record).lines if line.get("event") == "start"]
+        return max((n for line in starts if isinstance(n := line.get("attempt"), int)), default=0)
+    return 0
 
 
 def _plain(value: Any) -> object:

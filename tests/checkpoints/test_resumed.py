@@ -1,8 +1,10 @@
 """A synchronous run that was interrupted and goes on ends exactly as one that was not."""
 
 import json
+import os
 import random
 import shutil
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,6 +13,7 @@ from interrupted import model, play, play_through, records, small
 
 from hpcps.attacks import Omniscient
 from hpcps.errors import RunError
+from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.packer import Packer
@@ -190,6 +193,94 @@ def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, average, tm
     lines = records(tmp_path / "cut", "worker-0")[: start["continues"]]
     assert [line["round"] for line in lines if line["event"] == "round"][-1] == before - 1
     assert np.array_equal(model(tmp_path / "cut"), average)
+
+
+def remove(path, _):
+    path.unlink()
+
+
+def lose(path, counted):
+    """Leave what was written before the older of the two checkpoints, and half of a line."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: counted[1]]) + lines[counted[1]][:20])
+
+
+def edit(path, _):
+    path.write_text(path.read_text().replace('"event": "start"', '"event": "begun"'))
+
+
+LOSSES = {
+    "removed": (remove, "cannot be read: No such file or directory", 2),
+    "shortened": (lose, "lines, and the checkpoint counts", 1),
+    "changed": (edit, "is damaged: the checksum of its first", 2),
+}
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """Return a run with an evaluator, and the folder of its results if nothing interrupts it."""
+    run = small(topology={"workers": 3, "evaluators": 1})
+    results = tmp_path_factory.mktemp("evaluated")
+    assert play(run, results / "runs/small")
+    return run, results
+
+
+@pytest.mark.parametrize("process", ["server-0", "validator-0", "worker-1", "evaluator-0"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_checkpoint_counts_the_lines_of_each_record(loss, process, evaluated, tmp_path, capfd):
+    """A run whose records have lost lines repeats what it has lost, so that it lacks no epoch at its end."""
+    run, whole = evaluated
+    folder = tmp_path / "cut/runs/small"
+    assert not play(run, folder, crash_at=420)
+    checkpoints = RunDirectory(folder).checkpoints
+    positions = checkpoints.positions()
+    if process == "evaluator-0":
+        manifests = [json.loads((checkpoints.path / f"{each:09}/manifest.json").read_text()) for each in positions]
+        counted = [manifest["records"][process]["lines"] for manifest in manifests]
+    else:
+        counted = [checkpoints.read(each, process).record.lines for each in positions]
+    assert counted[0] > counted[1] > 0
+    harm, why, rejected = LOSSES[loss]
+    harm(folder / f"records/{process}.jsonl", counted)
+    assert play(run, folder)
+    said = [line for line in capfd.readouterr().err.splitlines() if "is rejected" in line]
+    assert len(said) == rejected
+    assert all(f"is rejected: records/{process}.jsonl " in line and why in line for line in said), said
+    assert np.array_equal(model(folder), model(whole / "runs/small"))
+    assert not RunDirectory(folder).damage(contents=True)
+    cut, expected = (collect(results).table for results in (tmp_path / "cut", whole))
+    for event, names in {"evaluation": ["epoch", "accuracy"], "round": ["role", "index", "round", "loss"]}.items():
+        told, lines = (t.loc[t["event"] == event, names].reset_index(drop=True) for t in (cut, expected))
+        assert told.equals(lines)
+    assert cut.loc[cut["event"] == "evaluation", "epoch"].tolist() == list(range(1, 7))
+
+
+def test_records_are_on_disk_before_what_counts_them(tmp_path, monkeypatch):
+    """A power failure can otherwise leave a checkpoint, or DONE, that counts lines which are lost."""
+    on_disk, parts, real, write, seal = {}, [], os.fsync, Checkpoints.write, Checkpoints.seal
+
+    def fsync(descriptor):
+        real(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        on_disk[path] = path.read_bytes().count(b"\n") if path.suffix == ".jsonl" else 0
+
+    def written(self, position, process, part):
+        assert 0 < part.record.lines <= on_disk[tmp_path / f"records/{process}.jsonl"]
+        assert tmp_path / "records" in on_disk
+        parts.append(process)
+        return write(self, position, process, part)
+
+    def sealed(self, position, *args):
+        seal(self, position, *args)
+        assert {self.path, self.path / f"{position:09}"} <= on_disk.keys()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Checkpoints, "write", written)
+    monkeypatch.setattr(Checkpoints, "seal", sealed)
+    assert play(CASES["average"], tmp_path)
+    assert len(set(parts)) == 5
+    for record in RunDirectory(tmp_path).records:
+        assert on_disk[record] == record.read_bytes().count(b"\n"), "DONE has its checksum"
 
 
 def test_without_any_that_is_sound_it_begins_anew(average, tmp_path, capfd):

@@ -27,6 +27,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart, Checkpoints
 from hpcps.records.collect import collect
+from hpcps.records.files import Prefix
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import planned
@@ -169,7 +170,7 @@ def test_costs_are_fitted_to_mutated_files_or_not(name: str, run: Path) -> None:
 def checkpoint(folder: Path) -> Checkpoints:
     found = Checkpoints(folder)
     state = State({"weights": np.arange(6, dtype=np.float32).reshape(2, 3)}, {"round": 3})
-    found.seal(5, "abc", {"worker-0": found.write(5, "worker-0", CheckpointPart(state, 7, 1.5))}, keep=1)
+    found.seal(5, "abc", {"worker-0": found.write(5, "worker-0", CheckpointPart(state, Prefix(0), 1.5))}, keep=1)
     return found
 
 

@@ -9,6 +9,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, writes_checkpoint
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.files import Prefix
 from hpcps.records.run_directory import RunDirectory
 
 # The other method uses the timer of these tests.
@@ -45,7 +46,7 @@ def begin(tmp_path, name):
 
 def write(tmp_path, moment, *, seal=True):
     checkpoints = RunDirectory(tmp_path / "first").checkpoints
-    checksum = checkpoints.write(moment, "server-0", CheckpointPart(State({}, {}), 0, 0.0))
+    checksum = checkpoints.write(moment, "server-0", CheckpointPart(State({}, {}), Prefix(0), 0.0))
     if seal:
         checkpoints.seal(moment, "first", {"server-0": checksum}, 2)
 

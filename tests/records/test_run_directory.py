@@ -14,7 +14,7 @@ import pytest
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.files import write_whole
+from hpcps.records.files import Prefix, write_whole
 from hpcps.records.inventory import UNDAMAGED
 from hpcps.records.run_directory import RunDirectory
 
@@ -46,7 +46,7 @@ def test_a_clean_tree_leaves_no_patch_of_an_earlier_attempt(tmp_path):
 def test_a_folder_that_is_deleted_while_a_checkpoint_is_completed(tmp_path, monkeypatch, written):
     checkpoints = RunDirectory(tmp_path / "run").checkpoints
     tmp_path.joinpath("run").mkdir()
-    checksum = checkpoints.write(1, "worker-0", CheckpointPart(State({}, {}), 0, 0.0))
+    checksum = checkpoints.write(1, "worker-0", CheckpointPart(State({}, {}), Prefix(0), 0.0))
 
     def write_and_delete(path, content):
         if written:
@@ -209,7 +209,7 @@ def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):
     with pytest.raises(RunError, match="was deleted or moved during the run"):
         directory.save("final/server-0", np.zeros(1))
     with pytest.raises(RunError, match="was deleted or moved during the run"):
-        directory.checkpoints.write(1, "worker-0", CheckpointPart(State(), 0, 0.0))
+        directory.checkpoints.write(1, "worker-0", CheckpointPart(State(), Prefix(0), 0.0))
     with pytest.raises(RunError, match="missing in"):
         directory.finish(1.0, ["worker-0"])
     assert not directory.path.exists()

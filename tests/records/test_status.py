@@ -13,6 +13,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.files import Prefix
 from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
 from hpcps.records.locate import locate, run_folder
 from hpcps.records.run_directory import RunDirectory
@@ -457,7 +458,7 @@ def test_nonsense_gets_an_answer_not_a_traceback(results, capsys, what):
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_what_was_reached_before_a_checkpoint_still_holds(directory, goes_on):
     play(directory, "validator", 0, 4)
-    part = CheckpointPart(State(), lines=7, elapsed=4.0) if goes_on else None
+    part = CheckpointPart(State(), Prefix(7), elapsed=4.0) if goes_on else None
     with RecordWriter(directory.path, "0123456789", "validator", 0, "n0", part=part) as record:
         record.write("start")
     (status,) = SweepProgress([directory.path]).poll()

@@ -12,8 +12,10 @@ import pytest
 from recorded import asynchronous, lines, play, quorum, record, replayed
 
 from hpcps.cli.main import main
+from hpcps.errors import RunError
 from hpcps.execution.replay.driver import ReplayDriver
 from hpcps.execution.role_driver import RoleDriver
+from hpcps.records.collect import collect
 from hpcps.records.provenance import installed_code, machine
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.evaluation_job import Died, TrainerEvaluations
@@ -92,6 +94,32 @@ def test_interrupted_runs_are_replayed(name, tmp_path):
     starts = [line for line in lines(directory, "worker-1") if line["event"] == "start"]
     assert ["continues" in line for line in starts] == [False, False, True, True]
     assert_equal(directory, tmp_path / "replay", left=40)
+
+
+@pytest.mark.parametrize("counted", ["together", "apart"])
+def test_an_attempt_that_not_all_processes_began_is_left_out(counted, tmp_path):
+    """It was killed in its first milliseconds. In records of earlier versions each process counted its own attempts."""
+    run, runs = RUNS["validators"], tmp_path / "results/runs"
+    directory = play(run, runs, seed=1, crash=lambda d: record(d, "server-0").read_text().count("\n") > 2)
+    late = [record(directory, f"worker-{k}") for k in (2, 3)]
+    for file in late:
+        file.write_text("")
+    with pytest.raises(RunError, match="worker-2, worker-3 has records of no attempt"):
+        replayed(directory, tmp_path / "unfinished")
+    play(run, runs, seed=2, crash=lambda d: bool(d.checkpoints.positions()))
+    play(run, runs, seed=3)
+    for file in directory.records:
+        starts = [line["attempt"] for line in lines(directory, file.stem) if line["event"] == "start"]
+        assert starts == ([2, 3] if file in late else [1, 2, 3])
+    for file in late if counted == "apart" else ():
+        one_less = re.sub('"attempt": (.)', lambda found: f'"attempt": {int(found[1]) - 1}', file.read_text())
+        file.write_text(one_less)
+    result, _ = replayed(directory, tmp_path / "replay")
+    assert result.difference is None, result.difference
+    assert (result.attempts, result.models) == (2, 2)
+    assert 0 < result.left < 60
+    table = collect(tmp_path / "results").table
+    assert table.loc[table["role"] == "worker", "index"].nunique() == 4
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +308,6 @@ REFUSED = {
         (folder / "spec.json").read_text() + "x"
     ),
     "spec.json: it does not have the form of the settings": lambda folder: (folder / "spec.json").write_text("[]"),
-    "has records of 0 attempts, and other processes of 1": lambda folder: (
-        folder / "records" / "worker-3.jsonl"
-    ).write_text(""),
+    "worker-3 has records of no attempt": lambda folder: (folder / "records" / "worker-3.jsonl").write_text(""),
     "cifar10": lambda folder: _set(folder, "data", "name", "cifar10", new_id=True),
 }

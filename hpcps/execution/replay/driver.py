@@ -28,7 +28,7 @@ class ComparedRecord(RecordWriter):
     """A record whose lines are compared with those of an attempt."""
 
     def __init__(self, folder: Path, run_id: str, peer: Peer, attempt: Attempt, part: CheckpointPart | None) -> None:
-        super().__init__(folder, run_id, peer.role, peer.index, "replay", part=part)
+        super().__init__(folder, run_id, peer.role, peer.index, "replay", part=part, attempt=attempt.number)
         self._attempt = attempt
 
     def _append(self, line: bytes) -> None:

@@ -105,7 +105,8 @@ class Replayed:
     Attributes:
         attempts: the number of attempts that were replayed.
         lines: the number of record lines that are equal.
-        left: the number of record lines that the replay does not reach, because a process was interrupted.
+        left: the number of record lines that the replay does not reach, because a process was interrupted, also before
+            its first line of an attempt.
         models: the number of files of the final model that are equal.
         difference: the first difference; None if there is none.
     """
@@ -139,7 +140,11 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
     try:
         if wrong := of_settings(directory.spec, run):
             raise DifferenceError(SPEC, wrong)
+        everyone = Roster.of(run).everyone()
         for attempts in _recorded(directory, run, finished=finished):
+            if len(attempts) < len(everyone):  # interrupted at its start, before all processes had begun it
+                result.left += sum(attempt.left for attempt in attempts.values())
+                continue
             result.attempts += 1
             try:
                 before = _execute_attempt(run, attempts, copy, before, tell)
@@ -171,7 +176,7 @@ def _check(directory: RunDirectory, run: Run) -> None:
 
 
 def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict[Peer, Attempt]]:
-    """Return the attempts of the run, each of all processes.
+    """Return the attempts of the run, each with those processes that have begun it.
 
     Raises:
         RunError: the records do not suffice for a replay.
@@ -179,20 +184,26 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     everyone = Roster.of(run).everyone()
     events = {IDLE, RESULT, STOP, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
     files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in everyone}
-    attempts = {peer: attempts_of(file, events, finished=finished) for peer, file in files.items()}
-    numbers = {len(found) for found in attempts.values()}
-    if len(numbers) > 1:
-        few = min(attempts, key=lambda peer: len(attempts[peer]))
+    found = {peer: attempts_of(file, events, finished=finished) for peer, file in files.items()}
+    if empty := [str(peer) for peer, each in found.items() if not each]:
         raise RunError(
-            f"{few} has records of {len(attempts[few])} attempts, and other processes of {max(numbers)}: it was "
-            "interrupted before its first line of an attempt, or its record is damaged; the attempts cannot be matched"
+            f"{', '.join(empty)} has records of no attempt: it was interrupted before its first line, or its record is "
+            "damaged; the run cannot be replayed"
         )
-    if not any(attempt.expected for found in attempts.values() for attempt in found):
+    attempts: dict[int, dict[Peer, Attempt]] = {}
+    latest = max(each[-1].number for each in found.values())
+    for peer, each in found.items():
+        # A process was in the last attempt of a finished run. In records of earlier versions each counts its own.
+        missed = latest - each[-1].number if finished else 0
+        for attempt in each:
+            attempts.setdefault(attempt.number + missed, {})[peer] = attempt
+    whole = [each for each in attempts.values() if len(each) == len(everyone)]
+    if not any(attempt.expected for each in whole for attempt in each.values()):
         raise RunError(
             "the records do not state the order of events: an earlier version of hpcps wrote them, or the run was "
             "interrupted at its start"
         )
-    return [{peer: found[number] for peer, found in attempts.items()} for number in range(numbers.pop())]
+    return [attempts[number] for number in sorted(attempts)]
 
 
 def _execute_attempt(
