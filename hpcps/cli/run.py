@@ -19,8 +19,8 @@ from hpcps.execution.sweep.claims import (
     claimed,
     damage_of,
     directory_of,
-    forget,
     is_done,
+    request,
 )
 from hpcps.execution.sweep.slots import crowding, divide
 from hpcps.launch.batch import may_go_on, predecessors, seconds
@@ -135,7 +135,7 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
             if mine:
                 ended = _execute_left(args, name, mine)
                 if ended not in (0, 1):  # a request to stop, which may come when all is done
-                    status = 0 if all(directory_of(point, args.results).done for point in points) else ended
+                    status = ended if any(directory_of(point, args.results).pending for point in points) else 0
                     break
                 status = status or ended
                 continue
@@ -173,16 +173,15 @@ def _execute_left(args: argparse.Namespace, name: str, left: Sequence[Point]) ->
         folder.mkdir(parents=True, exist_ok=True)
     if args.dry_run:
         return _show(here, launches)
-    # Remove DONE first: a stale DONE must not survive a failure.
     for point in left:
-        forget(point, args.results, resume=args.resume)
+        request(point, args.results, resume=args.resume)
     from hpcps.execution.sweep.sweep_run import SweepRun
     from hpcps.records.display import ProgressDisplay
     from hpcps.records.status import SweepProgress
 
     paths = [directory_of(point, args.results).path for point in left]
     runs = [(point.label, point.run.model_dump(mode="json")) for point in left]
-    with ProgressDisplay(SweepProgress(paths), sys.stdout, runs, alone=not there) as display:
+    with ProgressDisplay(SweepProgress(paths, requested=True), sys.stdout, runs, alone=not there) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         sweep = SweepRun(

@@ -140,8 +140,8 @@ class StopFile:
 
 
 def current(plan: Plan) -> RunDirectory | None:
-    """Return the folder of the first run that is not done."""
-    return next((run for run in map(_directory, plan.runs) if not run.done), None)
+    """Return the folder of the first run that is still to be executed."""
+    return next((run for run in map(_directory, plan.runs) if run.pending), None)
 
 
 def begun(run: RunDirectory, plan_file: Path) -> tuple[Path, ...]:

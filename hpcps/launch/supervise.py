@@ -358,7 +358,7 @@ def _explain(
 ) -> Outcome:
     """Return the outcome of a failed launch: the run and, if known, the process that failed."""
     printed = tuple(tail)[-_LAST_LINES:]
-    run = next((run for run in launch.job.plan.runs if not RunDirectory(Path(run.directory)).done), None)
+    run = next((run for run in launch.job.plan.runs if RunDirectory(Path(run.directory)).pending), None)
     if run is None:
         return Outcome(status, launcher=launcher, last_lines=printed)
     failure = find_cause(run, deaths, known, launch.job.plan)

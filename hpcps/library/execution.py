@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.sweep.batch import execute_point
-from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directory_of, forget, is_done
+from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directory_of, is_done, request
 from hpcps.launch.stop import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
 from hpcps.library.progress import ProgressBar, is_interactive
@@ -61,7 +61,7 @@ def execute(
         with _settings_kept(left), closing(claimed(left, results, resume=resume)) as parts:
             for mine, _ in parts:
                 for point in mine:
-                    forget(point, results, resume=resume)
+                    request(point, results, resume=resume)
                     error = _execute_point(point, results, command, callbacks, bar, resume=resume)
                     failed += [(point, error)] if error else []
                 if not mine:

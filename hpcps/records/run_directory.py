@@ -35,6 +35,9 @@ FREE_SPACE_NEEDED = 64 * 2**20
 SPEC = "spec.json"
 """The file in a run's folder with its resolved spec."""
 
+_RESTART = ".restart"
+"""The file in a run's folder while the run is to start from the beginning, though it may be done."""
+
 _STAYS = ("earlier", "failure")
 
 _SPEC = {"run_id": str, "label": str, "index": int, "swept": dict, "run": dict}
@@ -55,6 +58,8 @@ class RunDirectory:
     def create(self, spec: Mapping[str, Any]) -> None:
         """Prepare the folder for an attempt: reopen it, write `spec.json`, and move the last attempt's failures.
 
+        If the run is to start from the beginning, remove its checkpoints.
+
         Args:
             spec: `run_id`, `label`, `index` (position in the sweep), `swept` (dotted key to value), `run` (the resolved
                 spec), `components` and `plugins` (see `spec.load.Point`), as JSON values; the texts of plugins go into
@@ -66,6 +71,9 @@ class RunDirectory:
         try:
             self.set_failures_aside()
             self.reopen()
+            if self.restarts:
+                self.checkpoints.clear()
+                (self.path / _RESTART).unlink()
             (self.path / "records").mkdir(parents=True, exist_ok=True)
             plugins = spec.get("plugins", ())
             for plugin in plugins:
@@ -76,6 +84,19 @@ class RunDirectory:
             write_whole(self.path / SPEC, json.dumps(spec, indent=1))
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the next attempt starts from the beginning, even if the run is done."""
+        return (self.path / _RESTART).exists()
+
+    def request_restart(self, *, restarts: bool) -> None:
+        """Have the next attempt start from the beginning, or go on as usual."""
+        if restarts:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / _RESTART).touch()
+        else:
+            (self.path / _RESTART).unlink(missing_ok=True)
 
     @property
     def plugins(self) -> tuple[tuple[str, str], ...]:
@@ -193,6 +214,11 @@ class RunDirectory:
     def done(self) -> bool:
         """Whether the run has finished and all its files are there, in their sizes; see `damage` for their contents."""
         return (self.path / "DONE").exists() and not self.damage()
+
+    @property
+    def pending(self) -> bool:
+        """Whether the run is still to be executed: it is not done, or is to start from the beginning."""
+        return self.restarts or not self.done
 
     def damage(self, *, contents: bool = False) -> Damage:
         """Return which files of the run are missing or have changed; a damaged run must be executed again.

@@ -106,14 +106,16 @@ class RunStatus:
 class SweepProgress:
     """Follows runs by their folders; each `poll` reads only what was appended since the one before."""
 
-    def __init__(self, paths: Sequence[Path], *, verify: bool = False) -> None:
+    def __init__(self, paths: Sequence[Path], *, verify: bool = False, requested: bool = False) -> None:
         """Follow the runs with these folders, which may not exist yet.
 
         Args:
             paths: the folders.
             verify: whether to compare the checksums of the files of finished runs, which are read once for that.
+            requested: whether these runs are being executed, so that one that is to start from the beginning has not
+                started.
         """
-        self._runs = [_Followed(RunDirectory(path), verify) for path in paths]
+        self._runs = [_Followed(RunDirectory(path), verify, requested) for path in paths]
 
     def __len__(self) -> int:
         """Return the number of runs."""
@@ -194,9 +196,10 @@ class _Rank:
 class _Followed:
     """One run."""
 
-    def __init__(self, directory: RunDirectory, verify: bool) -> None:
+    def __init__(self, directory: RunDirectory, verify: bool, requested: bool) -> None:
         self._directory = directory
         self._verify = verify
+        self._requested = requested
         self._spec: dict[str, Any] = {}
         self._kinds: tuple[str, ...] = ()
         self._ranks: dict[Path, _Rank] = {}
@@ -205,6 +208,8 @@ class _Followed:
     def poll(self, now: float) -> RunStatus:
         if self._final is not None:
             return self._final
+        if self._requested and self._directory.restarts:
+            return self._status(now, None, {}, Damage(done=False), ())
         # Read DONE before the records: if it exists, the records are complete.
         damage, failures = self._directory.damage(contents=self._verify), self._directory.failures
         done = damage.done and not damage

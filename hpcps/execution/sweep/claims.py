@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 from hpcps.errors import HpcpsError, RunError
+from hpcps.launch.batch import predecessors
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.locate import run_folder
 from hpcps.records.run_directory import RunDirectory
@@ -41,10 +42,13 @@ def directory_of(point: Point, results: Path) -> RunDirectory:
 
 
 def is_done(point: Point, results: Path) -> bool:
-    """Tell whether a point's run has finished, and all its files are there and as they were written."""
+    """Tell whether a point's run has finished, and all its files are there and as they were written.
+
+    One that is to start from the beginning is not done.
+    """
     directory = directory_of(point, results)
     try:
-        return directory.done and not directory.damage(contents=True)
+        return not directory.restarts and directory.done and not directory.damage(contents=True)
     except OSError:  # for example not readable: `check_ready` reports the reason
         return False
 
@@ -95,21 +99,37 @@ def _claim(
             busy.append(point)
             continue
         claims.enter_context(lock)
+        if resume:
+            _withdraw(point, results)
         # It may have finished before the claim.
         if not (resume and is_done(point, results)):
             mine.append(point)
     return mine, busy
 
 
-def forget(point: Point, results: Path, *, resume: bool) -> None:
-    """Reopen a run, so that its DONE does not survive a failure; remove its checkpoints unless it shall resume."""
+def request(point: Point, results: Path, *, resume: bool) -> None:
+    """Request a run that this process has claimed: it is reopened when it begins, and so stays done until then.
+
+    Args:
+        point: the run.
+        results: the folder of all results.
+        resume: whether it resumes from a checkpoint. A damaged run that is marked as done starts from the beginning.
+
+    Raises:
+        RunError: its folder cannot be written.
+    """
     directory = directory_of(point, results)
     try:
-        directory.reopen()
-        if not resume:
-            directory.checkpoints.clear()
+        directory.request_restart(restarts=not resume or (directory.path / "DONE").exists() or directory.restarts)
     except OSError as error:
         raise RunError(f"{directory.path} cannot run again: {error.filename}: {error.strerror}") from error
+
+
+def _withdraw(point: Point, results: Path) -> None:
+    """Withdraw the request of an earlier `--no-resume` that ended before the run began; a job's successor keeps it."""
+    if not predecessors():
+        with suppress(OSError):  # it is not writable: `request` reports it
+            directory_of(point, results).request_restart(restarts=False)
 
 
 def check_ready(points: Sequence[Point], results: Path, *, framework: bool = True) -> None:

@@ -225,6 +225,6 @@ class SweepRun:
     def _end_batch(self, batch: Batch, ending: Ending) -> None:
         if ending.status:
             self._display.say(f"hpcps: {ending.text}")
-        said = self._queue.end_batch(batch.points, ending, lambda point: batch.directory(point).done)
+        said = self._queue.end_batch(batch.points, ending, lambda point: not batch.directory(point).pending)
         if said:
             self._display.say(f"hpcps: {said}")
