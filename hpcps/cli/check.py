@@ -13,7 +13,8 @@ from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import refusals
 from hpcps.launch.batch import allocation
 from hpcps.launch.dev_shm import shortage, space
-from hpcps.launch.placement import most_on_a_host
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import gpu_assignment, most_on_a_host
 from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment
 from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
@@ -55,12 +56,15 @@ def handle(args: argparse.Namespace) -> int:
     points = experiment.chosen
     try_components(point.run for point in points)
     print(summary(experiment))
+    hosts = allocation(_SECONDS).hosts
+    if gpus := gpu_assignment((point.run for point in points), hosts):
+        print("\n".join(["", *(f"GPUs on {line}" for line in gpus)]))
     results = args.results.absolute() / experiment.name
     # The file may be for another machine, and no folder is created here.
     there = next(path for path in (results, *results.parents) if path.exists())
     for caution in dict.fromkeys(cautions_of_compression(point.run for point in points)):
         print(f"hpcps: caution: {caution}", file=sys.stderr)
-    if short := _short_of_shm(points):
+    if short := _short_of_shm(points, hosts):
         print(
             f"hpcps: caution: {short}; `hpcps doctor FILE` measures what the MPI of this machine needs", file=sys.stderr
         )
@@ -69,12 +73,11 @@ def handle(args: argparse.Namespace) -> int:
     return 0
 
 
-def _short_of_shm(points: Sequence[Point]) -> str:
+def _short_of_shm(points: Sequence[Point], hosts: Sequence[Host]) -> str:
     """Return a message if ranks of MPI may need more of /dev/shm than this machine has free; empty otherwise."""
     over_mpi = [point.run for point in points if "mpi" in point.run.transport.offers]
     if not over_mpi:
         return ""
-    hosts = allocation(_SECONDS).hosts
     return shortage(max(most_on_a_host(run, hosts) for run in over_mpi), space())
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import is_done
-from hpcps.launch.detect import detect_mpi, find_launcher
+from hpcps.launch.batch import with_gpus
+from hpcps.launch.detect import TIMEOUT, detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
 from hpcps.launch.hostfile import STYLES, Host, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
@@ -93,7 +94,7 @@ def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: 
 
 
 def _hosts_and_options(args: argparse.Namespace) -> tuple[tuple[Host, ...] | None, list[str]]:
-    hosts = read_hostfile(args.hostfile, args.hostfile_style) if args.hostfile else None
+    hosts = with_gpus(read_hostfile(args.hostfile, args.hostfile_style), TIMEOUT) if args.hostfile else None
     try:
         return hosts, shlex.split(args.mpirun_options)
     except ValueError as error:

@@ -46,7 +46,7 @@ def handle(args: argparse.Namespace) -> int:
     if args.json:
         data = machine.data()
         if needs:
-            data["needs"] = {"file": args.file, "unmet": needs.unmet, "notes": needs.notes}
+            data["needs"] = {"file": args.file, "unmet": needs.unmet, "notes": needs.notes, "gpus": needs.gpus}
         print(json.dumps(data, indent=1))
     else:
         print("\n".join(_lines(machine)))
@@ -85,6 +85,7 @@ def _needs_lines(file: str, needs: NeedsCheck) -> Iterator[str]:
         yield f"{file}: {count} need{'s are' if count > 1 else ' is'} not met here"
     yield from (f"  {need}" for need in needs.unmet)
     yield from (f"  note: {note}" for note in needs.notes)
+    yield from (f"  GPUs on {line}" for line in needs.gpus)
 
 
 def _yes(value: bool | None) -> str:

@@ -25,7 +25,7 @@ from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.guard import death_line
-from hpcps.launch.local_rank import problems
+from hpcps.launch.local_rank import gpu_of, problems
 from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.stop import StopFile
 from hpcps.numerics.layout import private
@@ -252,7 +252,7 @@ def _perform(
                 **buffers.fields(),
                 partition=context.run.transport.partition,
                 **role_facts(context.run, role),
-                gpu=me.gpu,
+                gpu=gpu_of(me, os.environ),
                 mps=context.mps and role.device != "cpu",
                 cpu_model=machine()["cpu"],
             )

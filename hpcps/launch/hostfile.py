@@ -34,12 +34,20 @@ class Host:
         slots: the number of roles that it holds; a validator colocated with its server shares the slot of the server.
         gpus: the ids of its GPUs, as in `CUDA_VISIBLE_DEVICES`; its processes use them in turn.
         slot_gpus: the GPU of each slot, or None for a slot without one; empty if the file assigns no GPUs to slots.
+        gpu_count: the number of GPUs that a batch system gives there, whose ids only that host knows; 0 if it says
+            nothing.
     """
 
     name: str
     slots: int
     gpus: tuple[str, ...] = ()
     slot_gpus: tuple[str | None, ...] = ()
+    gpu_count: int = 0
+
+    @property
+    def names_gpus(self) -> bool:
+        """Whether GPUs are known."""
+        return bool(self.gpus or self.slot_gpus or self.gpu_count)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class _Line:
     name: str
     slots: int | None
     gpus: tuple[str, ...]
+    gpu_count: int = 0
 
     @property
     def key(self) -> str:
@@ -114,7 +123,7 @@ def _parse(number: int, content: str) -> _Line:
         else:
             if gpus is not None:
                 raise ValueError("gpus= is given twice; list all ids in one: gpus=0,1")
-            gpus = tuple(_gpu(gpu) for gpu in value.split(","))
+            gpus = gpu_ids(value)
     return _Line(number, _host(name), slots, gpus or ())
 
 
@@ -133,7 +142,7 @@ def _parse_chunk(number: int, name: str, resources: str, settings: Sequence[str]
     gpus = whole_number(found.get(_PBS_GPUS, "0"), 0, _MOST_GPUS)
     if gpus is None:
         raise ValueError(f"{found[_PBS_GPUS][:60]!r} is no number of GPUs (0 to {_MOST_GPUS})")
-    return _Line(number, _host(name), _slots(found.get(_PBS_SLOTS, "1")), tuple(map(str, range(gpus))))
+    return _Line(number, _host(name), _slots(found.get(_PBS_SLOTS, "1")), (), gpus)
 
 
 def _refuse_ipv6(name: str) -> None:
@@ -167,6 +176,15 @@ def _slots(text: str) -> int:
         gpu = f"; for a GPU write gpus={text[:60]}" if _MEANS_GPU.fullmatch(text) else ""
         raise ValueError(f"{text[:60]!r} is no number of slots (1 to {MOST_ROLES}){gpu}")
     return slots
+
+
+def gpu_ids(text: str) -> tuple[str, ...]:
+    """Read ids of GPUs, separated by commas.
+
+    Raises:
+        ValueError: one is no id; the message says which.
+    """
+    return tuple(_gpu(gpu) for gpu in text.split(","))
 
 
 def _gpu(text: str) -> str:
@@ -215,5 +233,6 @@ def _merge(lines: Sequence[_Line], style: Style) -> tuple[Host, ...]:
             own = known.slot_gpus + (line.gpus or (None,))
             hosts[line.key] = Host(known.name, len(own), slot_gpus=own)
         else:
-            hosts[line.key] = Host(known.name, known.slots + slots, known.gpus + line.gpus)
+            gpus = known.gpus + line.gpus
+            hosts[line.key] = Host(known.name, known.slots + slots, gpus, gpu_count=line.gpu_count)
     return tuple(hosts.values())

@@ -18,6 +18,12 @@ from hpcps.launch.plan import Plan, Rank
 OWN_RANK = "HPCPS_RANK"
 """The variable in which our own starter, or a user, sets the rank."""
 
+TRAINING = ("worker", "validator", "evaluator")
+"""The roles that train or evaluate, on a GPU if there is one."""
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The variable with the ids of the GPUs that CUDA shows to a process."""
+
 DRIVER = "/dev/nvidiactl"
 """The device file that exists on every machine with NVIDIA's driver."""
 
@@ -38,8 +44,23 @@ def preset_gpu(plan: Plan, environment: MutableMapping[str, str] = os.environ) -
     The configfile cannot choose the GPU, because all ranks of a segment have the same command line.
     """
     rank = planned_rank(plan, environment)
-    if rank is not None and rank.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = rank.gpu
+    if rank is not None and (gpu := gpu_of(rank, environment)) is not None:
+        environment[VISIBLE] = gpu
+
+
+def gpu_of(rank: Rank, environment: Mapping[str, str]) -> str | None:
+    """Return the id of the GPU of a process of this host; None if the plan gives it none.
+
+    Args:
+        rank: the process.
+        environment: the variables of a process of this host, before `preset_gpu`: a batch system may say in them which
+            GPUs of the host the job has.
+    """
+    if rank.gpu is not None or rank.gpu_index is None:
+        return rank.gpu
+    visible = environment.get(VISIBLE, "")
+    ids = visible.split(",") if visible else [str(rank.gpu_index)]
+    return ids[rank.gpu_index % len(ids)]
 
 
 def share_gpu(
@@ -67,11 +88,12 @@ def gpu_users(plan: Plan, me: Rank, environment: Mapping[str, str]) -> dict[Rank
     trains = [run.spec["run"]["train"] for run in plan.runs]
     if all(train["device"] == "cpu" for train in trains) or any(train["mps"] == "off" for train in trains):
         return {}
-    first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    first = environment.get(VISIBLE, "0").split(",")[0]
     buffers = {run.spec["run"].get("transport", {}).get("device_buffers", "staged") for run in plan.runs}
-    roles = ("worker", "validator", "evaluator", *(() if buffers <= {"staged"} else ("server",)))
+    roles = (*TRAINING, *(() if buffers <= {"staged"} else ("server",)))
     here = [member for member in plan.world if member.host == me.host and member.role in roles]
-    gpus = {member: first if member.gpu is None else member.gpu for member in here}
+    found = {member: gpu_of(member, environment) for member in here}
+    gpus = {member: first if gpu is None else gpu for member, gpu in found.items()}
     return {member: gpu for member, gpu in gpus.items() if gpu not in ("", "-1", "NoDevFiles")}
 
 

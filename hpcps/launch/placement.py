@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.errors import LaunchError
-from hpcps.launch.batch import PBS_HOSTS
+from hpcps.launch.batch import PBS_HOSTS, own_gpus
 from hpcps.launch.hostfile import Host
+from hpcps.launch.local_rank import TRAINING
 from hpcps.launch.plan import Rank
 
 # A host and the number of one of its slots, from 0.
@@ -41,7 +43,7 @@ def place(
         topology: the number of each role.
         hosts: the hosts; None to run everything on this machine, with as many slots as needed.
         source: the file that lists the hosts, for the message.
-        environment: the variables of a batch system, for the message.
+        environment: the variables of a batch system, for the message, and of the GPUs of this machine.
         adversary: whether the run has an adversary.
 
     Raises:
@@ -55,7 +57,7 @@ def place(
     shared = topology.validators - separate
     needed = sum(roles.values()) - shared
     if hosts is None:
-        hosts = (Host("localhost", needed),)
+        hosts = own_gpus((Host("localhost", needed),), environment)
     if sum(host.slots for host in hosts) < needed:
         names = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in roles.items() if count)
         sharing = " (a colocated validator shares its server's)" if topology.colocate_validators else ""
@@ -75,6 +77,34 @@ def place(
     if topology.evaluators:
         placed["evaluator", 0] = next(slots)
     return _number(hosts, placed)
+
+
+def gpu_assignment(runs: Iterable[Run], hosts: Sequence[Host]) -> list[str]:
+    """Return a line for each host of the first run that may train on GPUs: which process gets which GPU.
+
+    Args:
+        runs: the runs of an experiment.
+        hosts: the hosts of the batch job; empty outside of a job, for this machine.
+
+    Returns:
+        The lines; none if no run may train on GPUs, no GPU is known, or the hosts have too few slots.
+    """
+    run = next((run for run in runs if run.train.device != "cpu" and not run.transport.in_process), None)
+    if run is None:
+        return []
+    try:
+        world = place(run.topology, hosts or None, adversary=run.has_adversary)
+    except LaunchError:
+        return []
+    lines = []
+    for host, ranks in groupby(world, lambda rank: rank.host):
+        gets = [
+            f"{rank} GPU {rank.gpu}" if rank.gpu is not None else f"{rank} visible GPU {rank.gpu_index}"
+            for rank in ranks
+            if rank.role in TRAINING and (rank.gpu, rank.gpu_index) != (None, None)
+        ]
+        lines += [f"{host}: {', '.join(gets)}"] if gets else []
+    return lines
 
 
 def most_on_a_host(run: Run, hosts: Sequence[Host]) -> int:
@@ -136,5 +166,6 @@ def _number(hosts: Sequence[Host], placed: dict[tuple[str, int], _Slot]) -> tupl
             gpu = host.gpus[number % len(host.gpus)] if host.gpus else None
             if host.slot_gpus:
                 gpu = host.slot_gpus[slots[role, index]]
-            world.append(Rank(len(world), role, index, host.name, gpu))
+            position = number % host.gpu_count if host.gpu_count and not host.gpus else None
+            world.append(Rank(len(world), role, index, host.name, gpu, position))
     return tuple(world)

@@ -14,7 +14,7 @@ from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
 from hpcps.records.files import write_whole
 
-FORMAT = 5
+FORMAT = 6
 """Version of the file format; a rank refuses other versions."""
 
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
@@ -33,6 +33,7 @@ class Rank:
         index: its index among the processes of its role.
         host: the machine that it runs on, as the host file names it; `localhost` without a host file.
         gpu: the GPU that it uses there, if the host file names GPUs.
+        gpu_index: the position of its GPU among those that it sees there, if a batch system gives the host GPUs.
     """
 
     rank: int
@@ -40,6 +41,7 @@ class Rank:
     index: int
     host: str
     gpu: str | None = None
+    gpu_index: int | None = None
 
     def __str__(self) -> str:
         return f"{self.role}-{self.index}"

@@ -22,7 +22,7 @@ from weakref import WeakSet
 from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
 from hpcps.execution.bootstrap import process_group
 from hpcps.launch.arrivals import Arrivals, EndedError
-from hpcps.launch.local_rank import planned_rank
+from hpcps.launch.local_rank import gpu_of, planned_rank
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
@@ -175,7 +175,11 @@ def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, jo
     offset = clocks.compare() if clocks else None
     session = LaunchedSession(group, world, timeout, copies)
     writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host)
-    facts = {"rank": group.rank, "transport": run.spec["run"]["transport"]["kind"], "gpu": plan.world[group.rank].gpu}
+    facts = {
+        "rank": group.rank,
+        "transport": run.spec["run"]["transport"]["kind"],
+        "gpu": gpu_of(plan.world[group.rank], os.environ),
+    }
     neighbours = [str(peer) for peer in group.in_memory()]
     session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)
     if clocks is not None and offset is not None:

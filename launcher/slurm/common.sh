@@ -8,7 +8,14 @@ point=${SLURM_ARRAY_TASK_ID:-}
 
 hosts=$(mktemp)
 trap 'rm -f "$hosts"' EXIT
-scontrol show hostnames "${SLURM_JOB_NODELIST:?Slurm sets it for a job: the names of its hosts}" >"$hosts"
+# A slot for each task, if the job asks for a number of tasks: Slurm sets SLURM_TASKS_PER_NODE, such as 2(x3),1, always.
+tasks=
+if [ -n "${SLURM_NTASKS:-}${SLURM_NTASKS_PER_NODE:-}" ]; then
+  tasks=$(tr , '\n' <<<"${SLURM_TASKS_PER_NODE:-}" |
+    sed -E 's/\(x([0-9]+)\)/ \1/' | awk '{ for (n = $2 ? $2 : 1; n > 0; n--) print $1 }')
+fi
+scontrol show hostnames "${SLURM_JOB_NODELIST:?Slurm sets it for a job: the names of its hosts}" |
+  paste -d : - <(printf '%s' "${tasks:+$tasks$'\n'}") | sed 's/:$//' >"$hosts"
 
 time_left() {
   local left
@@ -22,6 +29,11 @@ time_left() {
 submit() {
   local limit name without=() options=(--parsable --nodes="$SLURM_JOB_NUM_NODES")
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+  [ -z "${SLURM_NTASKS:-}" ] || options+=(--ntasks="$SLURM_NTASKS")
+  [ -z "${SLURM_NTASKS_PER_NODE:-}" ] || options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
+  [ -z "${SLURM_GPUS:-}" ] || options+=(--gpus="$SLURM_GPUS")
+  [ -z "${SLURM_GPUS_PER_NODE:-}" ] || options+=(--gpus-per-node="$SLURM_GPUS_PER_NODE")
+  [ -z "${SLURM_GPUS_PER_TASK:-}" ] || options+=(--gpus-per-task="$SLURM_GPUS_PER_TASK")
   limit=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %l)
   [[ $limit != *[0-9]* ]] || options+=(--time="$limit")
   if [ -n "${SBATCH_OPTIONS[*]-}" ]; then

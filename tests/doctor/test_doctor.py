@@ -319,6 +319,25 @@ def test_notes_do_not_change_the_status(doctor, good):
     assert "note: processes cannot read each other's memory" in printed
 
 
+def test_who_gets_which_gpu_is_said(doctor, good, file, monkeypatch, capsys):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    job = Allocation("PBS", "1.pbs", (Host("n1", 2, gpu_count=2), Host("n2", 2, ("GPU-a",))))
+    _, printed = doctor(replace(good, batch=job))
+    assert "  GPUs on n1: worker-0 visible GPU 0, validator-0 visible GPU 1\n" in printed
+    assert "  GPUs on n2: worker-1 GPU GPU-a\n" in printed
+    two = replace(good, gpus={"driver": True, "found": ["H200", "H200"]}, mps={"usable": True, "control": "/mps"})
+    _, printed = doctor(two)
+    assert "note: all processes of a host use the first of its 2 GPUs: name the others with HPCPS_GPUS=0,1" in printed
+    _, printed = doctor(two, "--set", "train.device=cpu")
+    assert "GPUs" not in printed.partition("needs.toml")[2]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    line = "GPUs on localhost: worker-0 visible GPU 0, worker-1 visible GPU 1, validator-0 visible GPU 0\n"
+    assert line in doctor(two)[1]
+    assert json.loads(doctor(two, "--json")[1])["needs"]["gpus"] == [line.removeprefix("GPUs on ").strip()]
+    assert main(["check", str(file)]) == 0
+    assert line in capsys.readouterr().out
+
+
 def test_json(doctor, good):
     status, printed = doctor(replace(good, mpi=MpiState(problem="no mpirun")), "--json")
     found = json.loads(printed)

@@ -2,7 +2,9 @@
 
 import pytest
 
-from hpcps.launch.batch import allocation
+from hpcps.errors import LaunchError
+from hpcps.launch.batch import allocation, with_gpus
+from hpcps.launch.hostfile import Host
 from hpcps.launch.limits import cgroup_quota
 
 
@@ -50,6 +52,98 @@ def test_a_job_of_slurm(tmp_path, monkeypatch):
     assert allocation(5.0, job).text == "Slurm job 7; hosts n1:1, n2:1"
     (tmp_path / "scontrol").write_text("#!/bin/sh\nsleep 600\n")
     assert "`scontrol show hostnames n[1-2]` does not answer within 0.5 s" in allocation(0.5, job).text
+
+
+QSTAT = """Job Id: 12.pbs
+    Job_Name = train
+    exec_host = n1/0*8+n2/0*8+n1/1*4
+    exec_vnode = (n1[0]:ncpus=4:ngpus=2:mem=8gb+n1[1]:ncpus=4:ngpus=2)+(n2:ncpu
+\ts=8:ngpus=2)+(n1:ncpus=4)
+    Resource_List.ngpus = 6
+"""
+SCONTROL = """JobId=7 JobName=train
+   NumNodes=3 NumCPUs=6 NumTasks=6 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   JOB_GRES=gpu:7
+     Nodes=n[1-2] CPU_IDs=2-3 Mem=1 GRES=gpu:2(IDX:0-1)
+     Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1),gpu:h100:1(IDX:2)
+   TresPerJob=gres:gpu:7
+"""
+SLURM_NAMES = """case "$*" in
+"show hostnames n[1-3]") printf 'n1\\nn2\\nn3\\n' ;;
+"show hostnames n[1-2]") printf 'n1\\nn2\\n' ;;
+"show hostnames n3") echo n3 ;;
+"show job -d 7") cat $here/said ;;
+*) exit 1 ;;
+esac"""
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_GPUS_ON_NODE": "2"}
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Put a command of a batch system on PATH, which is a line of shell, and the text that it says."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def make(name, line, said=""):
+        (tmp_path / "said").write_text(said)
+        (tmp_path / name).write_text(f"#!/bin/sh\nhere={tmp_path}\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return make
+
+
+@pytest.fixture
+def pbs(tmp_path):
+    nodes = tmp_path / "nodes"
+    nodes.write_text("n1.site\nn1.site\nN2.site\n")
+    return {"PBS_JOBID": "12.pbs", "PBS_NODEFILE": str(nodes), "PATH": str(tmp_path)}
+
+
+def facts(environment):
+    return [(host.slots, host.gpu_count, host.gpus) for host in allocation(60.0, environment).hosts]
+
+
+def test_the_gpus_of_a_job_of_pbs_are_those_of_its_chunks(command, pbs):
+    command("qstat", '[ "$*" = "-f 12.pbs" ] && cat $here/said', QSTAT)
+    assert facts(pbs) == [(2, 4, ()), (1, 2, ())]
+    job = allocation(60.0, pbs | {"CUDA_VISIBLE_DEVICES": "0", "HPCPS_GPUS": "7"})
+    assert job.text == "PBS job 12.pbs; hosts n1.site:2 (4 GPUs), N2.site:1 (2 GPUs)"
+    assert [host["gpus"] for host in job.data()["hosts"]] == [4, 2]
+
+
+def test_where_pbs_says_nothing_the_variables_count(command, pbs):
+    command("qstat", "exit 1")
+    assert facts(pbs | {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", "HPCPS_GPUS": "7"}) == [(2, 2, ()), (1, 2, ())]
+    assert facts(pbs | {"HPCPS_GPUS": "0,1"}) == [(2, 0, ("0", "1")), (1, 0, ("0", "1"))]
+    assert facts(pbs | {"CUDA_VISIBLE_DEVICES": ""}) == [(2, 0, ()), (1, 0, ())]
+    with pytest.raises(LaunchError, match="HPCPS_GPUS = '0;1': '0;1' is no GPU id"):
+        facts(pbs | {"HPCPS_GPUS": "0;1"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "slots"),
+    [
+        ({"SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3)"}, [2, 2, 2]),
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "2(x2),1"}, [2, 2, 1]),
+        ({"SLURM_TASKS_PER_NODE": "56(x3)"}, [1, 1, 1]),
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "2(x2)"}, [1, 1, 1]),
+    ],
+)
+def test_the_slots_of_a_job_of_slurm_are_its_tasks(command, variables, slots):
+    command("scontrol", SLURM_NAMES)
+    assert [host.slots for host in allocation(60.0, SLURM | variables).hosts] == slots
+
+
+def test_the_gpus_of_a_job_of_slurm_may_differ_between_nodes(command):
+    command("scontrol", SLURM_NAMES, SCONTROL)
+    assert [host.gpu_count for host in allocation(60.0, SLURM).hosts] == [2, 2, 3]
+    command("scontrol", SLURM_NAMES)
+    assert [host.gpu_count for host in allocation(60.0, SLURM).hosts] == [2, 2, 2]
+
+
+def test_the_gpus_of_a_host_file_stay(command, pbs):
+    command("qstat", "cat $here/said", QSTAT)
+    hosts = (Host("n1", 2, ("5",)), Host("n2", 1), Host("elsewhere", 1))
+    assert with_gpus(hosts, 60.0, pbs) == (hosts[0], Host("n2", 1, gpu_count=2), hosts[2])
 
 
 def test_no_job(tmp_path):

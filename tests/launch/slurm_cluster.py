@@ -39,6 +39,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
+GresTypes=gpu
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
@@ -70,7 +71,10 @@ class SlurmCluster:
         conf = _CONF.format(folder=folder, port=port)
         for number, name in enumerate(self.names, 1):
             (folder / f"spool-{name}").mkdir()
-            conf += f"NodeName={name} NodeAddr={addresses[name]} NodeHostname={name} Port={port + number} CPUs=4\n"
+            conf += f"NodeName={name} NodeAddr={addresses[name]} NodeHostname={name} Port={port + number} CPUs=4"
+            conf += " Gres=gpu:2\n"
+        # Devices that every machine has stand for the GPUs of a node.
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         (folder / "slurm.conf").write_text(conf)
         (folder / "enter").write_text(_ENTER)
         (folder / "enter").chmod(0o755)

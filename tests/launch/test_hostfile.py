@@ -36,7 +36,7 @@ def test_a_pbs_nodefile_repeats_a_host_for_each_of_its_slots(write):
 
 def test_a_chunk_of_pbs_has_the_slots_and_the_gpus_of_its_resources(write):
     path = write("n1:ncpus=36:mpiprocs=36\nn2:ncpus=8:ngpus=2:mpiprocs=4:mem=64gb\nn3:ncpus=8\n")
-    assert [(host.name, host.slots, len(host.gpus)) for host in read_hostfile(path)] == [
+    assert [(host.name, host.slots, host.gpu_count) for host in read_hostfile(path)] == [
         ("n1", 36, 0),
         ("n2", 4, 2),
         ("n3", 1, 0),

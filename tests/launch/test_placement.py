@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from hpcps.errors import LaunchError
 from hpcps.launch.hostfile import Host
+from hpcps.launch.local_rank import OWN_RANK, gpu_of, preset_gpu
 from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan, Rank
 from hpcps.spec.schema import Topology
 
 
@@ -42,6 +44,43 @@ def test_gpus_go_round():
         "server-0": "2",
         "worker-1": None,
     }
+
+
+def test_gpus_of_a_batch_system_go_round_by_their_positions():
+    world = place(Topology(servers=1, validators=0, workers=4), [Host("a", 3, gpu_count=2), Host("b", 2, gpu_count=1)])
+    assert {str(rank): (rank.host, rank.gpu, rank.gpu_index) for rank in world} == {
+        "worker-0": ("a", None, 0),
+        "worker-2": ("a", None, 1),
+        "server-0": ("a", None, 0),
+        "worker-1": ("b", None, 0),
+        "worker-3": ("b", None, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus"),
+    [
+        ({}, [None, None]),
+        ({"CUDA_VISIBLE_DEVICES": "3,GPU-b"}, ["3", "GPU-b"]),
+        ({"CUDA_VISIBLE_DEVICES": "3", "HPCPS_GPUS": "5,6"}, ["3", "3"]),
+        ({"HPCPS_GPUS": "5,6"}, ["5", "6"]),
+    ],
+)
+def test_the_gpus_of_this_machine_are_those_that_its_variables_name(variables, gpus):
+    world = place(Topology(servers=1, validators=0, workers=2), environment=variables)
+    assert [gpu_of(rank, variables) for rank in world[:2]] == gpus
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu"),
+    [("", "2"), ("4,5,6", "6"), ("GPU-a", "GPU-a"), ("4,5", "4")],
+)
+def test_a_process_takes_its_gpu_from_those_that_it_sees_on_its_host(visible, gpu):
+    plan = Plan((Rank(0, "worker", 0, "a", gpu_index=2),), ())
+    environment = {OWN_RANK: "0", **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}
+    preset_gpu(plan, environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == gpu
+    assert gpu_of(plan.world[0], environment) == gpu, "as its record says later"
 
 
 def test_a_slot_with_a_gpu_of_its_own_gives_it_to_its_process():

@@ -96,6 +96,20 @@ def test_every_rank_is_where_the_plan_has_it(slurm, tmp_path, dialect):
     assert {each["threads"] for each in everyone} == {"2"}
 
 
+def test_a_node_has_a_slot_for_each_of_its_tasks_and_the_gpus_of_the_job(slurm, submit, tmp_path):
+    options = "--nodes=2", "--ntasks-per-node=2", "--gpus=3"
+    number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --only 0 --dry-run")
+    assert slurm.finish(number)["ExitCode"] == "0:0", said(tmp_path)
+    (path,) = tmp_path.glob("results/*/launch/*/conf.plan.json")
+    world = [(each["host"], each["role"], each["gpu_index"]) for each in json.loads(path.read_text())["world"]]
+    assert world == [
+        ("node1", "worker", 0),
+        ("node1", "validator", 1),
+        ("node2", "worker", 0),
+        ("node2", "server", 0),
+    ]
+
+
 def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
     options = "--array=3-4%1", "--nodes=4"
     number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --dry-run")
@@ -116,7 +130,7 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
     python.chmod(0o755)
     number = submit(
         "async_single_validator.sh",
-        *("--array=5", "--nodes=3", "--time=00:07:00"),
+        *("--array=5", "--nodes=3", "--time=00:07:00", "--ntasks-per-node=2", "--gpus-per-node=1"),
         arguments="--set x=[1,2]",
         HPCPS_PYTHON=str(python),
     )
@@ -126,6 +140,7 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
     ended = slurm.finish(successor)
     assert ended["ExitCode"] == "0:0"
     assert (ended["NumNodes"], ended["TimeLimit"]) == ("3", "00:07:00")
+    assert (ended["NumTasks"], ended["TresPerNode"]) == ("6", "gres:gpu:1")
     assert "ArrayTaskId" not in ended
     first, second = [call.split("|") for call in (tmp_path / "calls").read_text().splitlines()]
     assert (first[0], second[0], second[1]) == ("", "1", "5")

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
+from hpcps.launch.batch import SITE_GPUS
 from hpcps.launch.dev_shm import Space, shortage
 from hpcps.launch.doctor.diagnosis import Diagnosis
 from hpcps.launch.mps import CLIENTS
-from hpcps.launch.placement import most_on_a_host, place
+from hpcps.launch.placement import gpu_assignment, most_on_a_host, place
 from hpcps.records.run_directory import FREE_SPACE_NEEDED
 from hpcps.spec.load import Point
 from hpcps.spec.schema import Run
@@ -28,10 +29,12 @@ class NeedsCheck:
     Attributes:
         unmet: the needs without which a run fails here, each with its key.
         notes: what makes runs slower here.
+        gpus: which process gets which GPU, by host; empty if no GPU is known.
     """
 
     unmet: tuple[str, ...]
     notes: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
 
 
 def needs_of(points: Sequence[Point], machine: Diagnosis, results: Path) -> NeedsCheck:
@@ -51,7 +54,10 @@ def needs_of(points: Sequence[Point], machine: Diagnosis, results: Path) -> Need
         unmet += _refusal(f'data.name = "{run.data.name}"', try_data, run)
     unmet += _refusal("components", try_components, [point.run for point in points])
     unmet += _results(results)
-    return NeedsCheck(tuple(dict.fromkeys(unmet)), tuple(dict.fromkeys(notes)))
+    gpus = gpu_assignment((point.run for point in points), machine.batch.hosts)
+    if not gpus:
+        notes += [note for point in points if (note := _all_on_one_gpu(point.run, machine))]
+    return NeedsCheck(tuple(dict.fromkeys(unmet)), tuple(dict.fromkeys(notes)), tuple(gpus))
 
 
 def _unmet(run: Run, machine: Diagnosis) -> list[str]:
@@ -71,6 +77,17 @@ def _unmet(run: Run, machine: Diagnosis) -> list[str]:
         placed = partial(place, adversary=run.has_adversary)
         found += _refusal("topology", placed, run.topology, machine.batch.hosts, Path(f"job {machine.batch.job}"))
     return found
+
+
+def _all_on_one_gpu(run: Run, machine: Diagnosis) -> str:
+    """Return a note if the processes of a host all use the first of its GPUs, because nobody names the others."""
+    found = machine.gpus.get("found") or []
+    if len(found) < 2 or run.train.device == "cpu" or run.transport.in_process:
+        return ""
+    return (
+        f"all processes of a host use the first of its {len(found)} GPUs: name the others with {SITE_GPUS}="
+        f"{','.join(map(str, range(len(found))))}, or with gpus= in a host file"
+    )
 
 
 def _without_cuda(run: Run, machine: Diagnosis) -> list[str]:
