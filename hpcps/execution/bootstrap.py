@@ -17,7 +17,7 @@ from hpcps.records.run_directory import PLUGINS
 from hpcps.registry import active, using
 from hpcps.registry.plugins import registry_of
 from hpcps.transport import LaunchedProcess, ProcessGroup, ProcessTransport
-from hpcps.transport.process_group import unwatched
+from hpcps.transport.process_group import keep_to_this_process, unwatched
 from hpcps.transport.rendezvous import Rendezvous
 
 _LEAST_START = 60.0
@@ -57,6 +57,7 @@ def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> 
     with ExitStack() as stack:
         with mpi_start(LostGuards(plan_file).file(str(me)), limit) if plan.mpi and me else nullcontext():
             group = stack.enter_context(transport.group(process))
+        keep_to_this_process(group, str(plan.world[group.rank]))
         yield group
 
 

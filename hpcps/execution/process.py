@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -98,6 +98,7 @@ def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: 
         mps: whether this process uses its GPU through MPS.
     """
     _on_stop(stop.listener(plan, _stop))
+    os.register_at_fork(after_in_child=_forget_stops)
     try:
         status = _execute_runs(plan, role, stop, group, mps)
         if status == 0:
@@ -171,7 +172,8 @@ def _execute_run(
                 evaluations.load(context)
             allocate, local = buffers.allocate or on_host, buffers.allocate or private
             resources = Resources(allocate, local, on_host, context.threads, evaluations)
-            role = make_role(context.run, Peer(context.me.role, context.me.index), resources)
+            with _confined():
+                role = make_role(context.run, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
         problem = message_of(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
         report = partial(context.report, None, "start", error)
@@ -270,7 +272,8 @@ def _perform(
                 ordered=arrival_decides(context.run),
             )
             try:
-                drive(driver, context.run.transport.timeout, group.backoff())
+                with _confined():
+                    drive(driver, context.run.transport.timeout, group.backoff())
             except Stopped:
                 driver.give_up("stopped")
                 raise
@@ -324,6 +327,32 @@ def drive(driver: RoleDriver, timeout: float, backoff: Backoff) -> None:
             driver.record_wait()
             recorded = True
         backoff.wait(pause)
+
+
+@contextmanager
+def _confined() -> Iterator[None]:
+    """End a process that a plugin has forked in this context, which would go on as the role of its parent."""
+    process, status = os.getpid(), 0
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() == process:
+            raise
+        if isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else bool(error.code)
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+            status = 1
+    if os.getpid() != process:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _forget_stops() -> None:
+    """Let a signal end a process that this one has forked: it does not ask the launch to stop."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -168,7 +168,7 @@ def join_launch(
 def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, join_timeout: float) -> LaunchedSession:
     stack = ExitStack()
     group = stack.enter_context(_joined(plan, plan_file, join_timeout))
-    atexit.register(stack.close)
+    atexit.register(_close, stack, os.getpid())
     world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
     me, folder = world[group.rank], Path(run.directory)
     clocks = Clocks(group, me) if plan.trace else None
@@ -189,6 +189,12 @@ def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, jo
         session.member.trace = SessionTrace(tracer, folder / "trace" / str(me) / "comm.json", activity)
     session.begin()
     return session
+
+
+def _close(stack: ExitStack, process: int) -> None:
+    """Close what a process has opened, at its end, but not at the end of a process that it has forked."""
+    if process == os.getpid():
+        stack.close()
 
 
 class _Exit(SystemExit):
@@ -266,6 +272,7 @@ class ScriptEnding:
     def forget(self) -> None:
         """Leave the session to the parent, in a process that the script has forked."""
         self._over = True
+        self._session.disown()
         atexit.unregister(self.end)
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -14,7 +14,7 @@ from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange
-from hpcps.transport.process_group import ProcessGroup
+from hpcps.transport.process_group import ProcessGroup, refuse
 
 _ENOUGH = 1 << 18
 """Words of small tensors that are sent before anybody waits for them."""
@@ -172,6 +172,16 @@ class Session:
         """End the session with an error of this process, in all processes; the others name this one."""
         with self._lock:
             self.member.fail(error, f"{self.member.peer} has failed: ")
+
+    def disown(self) -> None:
+        """Leave the session to the parent, in a process that it has forked: the calls raise, and the end does nothing.
+
+        The thread of the session is not there, and locks may be held that nobody will release.
+        """
+        who = self.member.peer
+        message = f"{who} has forked this process, which is not a member of its session: exchange in {who} itself"
+        refuse(self, ("declare", "start", "done", "charge", "log", "step", "then", "wait", "recent", "serve"), message)
+        self._closing = True
 
     def shutdown(self, error: str = "") -> None:
         """End this process's part; without an error, after its exchanges, and when the others do not need it either.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -105,6 +107,35 @@ class ProcessGroup(ABC):
 
     def abandon(self) -> None:  # noqa: B027 - most transports have sent all messages
         """Leave the group at once, without the others, who still get all messages; no effect after leaving."""
+
+
+def refuse(target: object, names: Iterable[str], message: str) -> None:
+    """Make methods of an object raise a `RunError`."""
+
+    def raise_error(*_: object, **__: object) -> NoReturn:
+        raise RunError(message)
+
+    for name in names:
+        if hasattr(target, name):
+            setattr(target, name, raise_error)
+
+
+def keep_to_this_process(group: ProcessGroup, who: str) -> None:
+    """Make the operations of a group raise in a process that this one forks.
+
+    It has the connections of its parent, but not the threads, and must not send in the name of the parent.
+
+    Args:
+        group: the group.
+        who: the name of this process, such as `worker-3`.
+    """
+    message = f"{who} has forked this process, which is not a member of its process group: exchange in {who} itself"
+
+    def leave() -> None:
+        refuse(group, ("collect", "share", "barrier", "settle"), message)
+        refuse(group.transport, ("send", "receive", "join", "reduce", "settle", "barrier"), message)
+
+    os.register_at_fork(after_in_child=leave)
 
 
 def unwatched() -> None:

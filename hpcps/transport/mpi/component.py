@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 from pydantic import Field, field_validator
 
 from hpcps.errors import LaunchError
 from hpcps.transport.process_group import LaunchedProcess, ProcessGroup, ProcessTransport
+
+
+class _Forked:
+    """Ends a process that a rank has forked before mpi4py finalises MPI in it, as it does where it was imported first.
+
+    The exit status is that of `sys.exit`, 1 after an exception, else 0: Python does not tell another one here.
+    """
+
+    def __init__(self, rank: int) -> None:
+        """Take the id of the process of the rank."""
+        self._rank, self._status = rank, 0
+
+    def note_exit(self) -> None:
+        """Note the status of `sys.exit` from now on."""
+        leave = sys.exit
+
+        def noted(status: Any = None, /) -> NoReturn:
+            self._status = status if isinstance(status, int) else bool(status)
+            leave(status)
+
+        sys.exit = noted
+
+    def end(self) -> None:
+        """End this process, unless it is the rank."""
+        if os.getpid() != self._rank:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self._status or hasattr(sys, "last_value"))
 
 
 class OverMpi(ProcessTransport):
@@ -48,7 +78,12 @@ class OverMpi(ProcessTransport):
 
     @contextmanager
     def group(self, process: LaunchedProcess) -> Iterator[ProcessGroup]:
+        finalizes = "mpi4py.MPI" in sys.modules  # the script has imported it, so mpi4py finalises MPI itself
         try:
+            import mpi4py
+
+            # mpi4py would finalise MPI also at the end of a process that this one forks; the group does it.
+            mpi4py.rc.finalize = False
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # mpi4py looks for the library when MPI is imported
             reason = str(error).removeprefix("cannot load MPI library\n").partition("\n")[0]
@@ -59,6 +94,10 @@ class OverMpi(ProcessTransport):
 
         from hpcps.transport.mpi.process_group import MpiProcessGroup
 
-        # MPI finalises at the end of the process, and the launcher ends the other processes when one fails.
+        if finalizes:
+            forked = _Forked(os.getpid())
+            os.register_at_fork(after_in_child=forked.note_exit)
+            atexit.register(forked.end)
+        # The launcher ends the other processes when one fails.
         ranks = {peer: rank for rank, peer in enumerate(process.world)}
         yield MpiProcessGroup(MPI.COMM_WORLD, ranks, process.watch)

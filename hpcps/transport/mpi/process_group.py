@@ -7,6 +7,7 @@ unlinks its segments itself, and the launcher of Open MPI removes those of its r
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import socket
@@ -40,6 +41,11 @@ def unlink_segments() -> None:
                 os.unlink(name)
 
 
+def _outlive_quietly() -> None:
+    """Let a process that a rank has forked fail without an abort of MPI, which `python -m mpi4py` requests."""
+    vars(MPI)["_set_abort_status"] = lambda status: None
+
+
 _TEXT_BYTES = 4096
 
 
@@ -58,6 +64,10 @@ class MpiProcessGroup(ProcessGroup):
         """
         self._communicator, self._watch = communicator, watch
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
+        self._left = False
+        # Not in `leave`, which the end of a script calls: too late to register a function.
+        atexit.register(self._finalize, os.getpid())
+        os.register_at_fork(after_in_child=_outlive_quietly)
         self._transport = MpiTransport(communicator, ranks, self._find_neighbours(), watch)
 
     @property
@@ -125,4 +135,10 @@ class MpiProcessGroup(ProcessGroup):
         self.transport.settle()
 
     def leave(self) -> None:
-        """Do nothing: MPI finalises at the end of the process."""
+        """Let the end of this process finalise MPI, which waits for the others."""
+        self._left = True
+
+    def _finalize(self, process: int) -> None:
+        # Not in a process that this one has forked, and not after a failure: the others may not come.
+        if self._left and process == os.getpid() and not MPI.Is_finalized():
+            MPI.Finalize()
