@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import re
+import stat
 import sys
 import tomllib
 import zlib
@@ -32,6 +34,21 @@ _LONGEST_NUMBER = 4096
 """Bits."""
 
 
+def regular(path: Path) -> Path:
+    """Return the path of a file, if it can be read to its end without waiting for another process.
+
+    Opening a named pipe waits for a process that writes into it, possibly for ever. The files in `/dev`, such as
+    `/dev/stdin` and the `/dev/fd/63` of a shell's `<(command)`, are passed: only a person names them.
+
+    Raises:
+        OSError: it does not exist, or is a pipe, a socket or a device.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.parts[:2] == ("/", "dev")):
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and not a file", str(path))
+    return path
+
+
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """Read a file of at most `most` bytes.
 
@@ -39,7 +56,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         InputError: it cannot be read, or is larger.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             content = file.read(-1 if most is None else most + 1)
     except FileNotFoundError as error:
         raise InputError(path, "there is no such file") from error
@@ -57,7 +74,7 @@ def read_gzip(path: Path, most: int) -> bytes:
         InputError: it cannot be read, is damaged, or is larger.
     """
     try:
-        with gzip.open(path) as file:
+        with gzip.open(regular(path)) as file:
             content = file.read(most + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(path, f"truncated or corrupt ({error})") from error

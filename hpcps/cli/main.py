@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import io
+import sys
 from collections.abc import Sequence
 
 import hpcps
@@ -64,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status (see `ExitStatus`)."""
     raise_limit()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A record, a label or a file name may have characters that the terminal cannot show.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # At its exit, Python collects garbage several times: with torch that takes a third of a second.
     atexit.register(gc.freeze)
     arguments = parser().parse_args(argv)

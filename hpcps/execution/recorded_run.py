@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hpcps.errors import InputError, RunError
-from hpcps.inputs import read_json
+from hpcps.inputs import read_json, regular
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import PLUGINS, SPEC, RunDirectory
@@ -83,7 +83,7 @@ def read_model(file: Path) -> Vector:
         RunError: it cannot be read, or does not hold float32 numbers.
     """
     try:
-        model = np.load(file, allow_pickle=False)
+        model = np.load(regular(file), allow_pickle=False)
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror or error})") from error
     except ValueError as error:

@@ -29,7 +29,7 @@ from hpcps.figures.method_figures import draw_comparisons
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.figures.traffic import compares_bytes, draw_traffic, traffic_of
-from hpcps.inputs import read_json
+from hpcps.inputs import read_json, read_text
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.export import summarize
 from hpcps.records.files import write_whole, writing
@@ -151,7 +151,7 @@ def publish(
         shown = compare(figure_data_of(table, baseline(table, source)), given)
         write_tables(table, folder)
         if (source / "provenance.json").is_file():
-            write_whole(folder / "provenance.json", (source / "provenance.json").read_text())
+            write_whole(folder / "provenance.json", read_text(source / "provenance.json"))
     for old in (folder / "figures").glob("*.p[nd][gf]"):
         old.unlink()  # a figure of a variant that is no longer there
     figures = write_figures(shown, folder / "figures")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcps.errors import LaunchError
+from hpcps.inputs import regular
 from hpcps.launch.guard import ENDED
 from hpcps.records.inventory import enumerated
 
@@ -28,7 +29,7 @@ class EndedError(LaunchError):
     """
 
     def __init__(self, waiting: str, process: str, file: Path) -> None:
-        how, self.time = file.read_text(), file.stat().st_mtime
+        how, self.time = regular(file).read_text(), file.stat().st_mtime
         self.process, self.end = process, f"its script {how} without joining the others in init()"
         super().__init__(f"{waiting} waited for {process}: {self.end}")
 

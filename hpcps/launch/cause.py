@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcps.inputs import regular
 from hpcps.launch.dev_shm import Space, explanation
 from hpcps.launch.guard import MARK, LostGuards
 from hpcps.launch.plan import Plan, PlannedRun
@@ -146,7 +147,7 @@ def last_lines(run: PlannedRun, failure: Failure) -> tuple[str, ...]:
     """Return the end of the record of the process that failed."""
     with suppress(OSError):
         path = Path(run.directory, "records", f"{failure.role}-{failure.index}.jsonl")
-        return tuple(path.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        return tuple(regular(path).read_text(errors="replace").splitlines()[-_LAST_LINES:])
     return ()
 
 

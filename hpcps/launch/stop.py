@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from hpcps.inputs import regular
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.run_directory import RunDirectory
 
@@ -134,7 +135,7 @@ class StopFile:
 
     def _at_once(self) -> bool:
         try:
-            return self.path.read_text() == _AT_ONCE
+            return regular(self.path).read_text() == _AT_ONCE
         except OSError:
             return False
 

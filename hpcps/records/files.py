@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import InputError, RunError
-from hpcps.inputs import parse_json
+from hpcps.inputs import parse_json, regular
 
 
 @contextmanager
@@ -44,6 +45,23 @@ def writing(what: object, advice: str = "") -> Iterator[None]:
         raise RunError(f"cannot write {what}: {error.strerror or error}{advice and f'; {advice}'}") from error
 
 
+COUNTS = frozenset(
+    (
+        *("index", "round", "attempt", "step", "epoch", "version", "entry", "number", "request", "staleness", "queued"),
+        *("participants", "absent", "samples", "overrun_steps", "malformed", "polls"),
+        *("bytes_sent", "bytes_received", "messages_sent", "messages_received"),
+        *("received_pairs", "sent_pairs", "skipped_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs"),
+        *("rejected_blocks", "blocks_below_bound", "blocks_sent", "blocks_skipped", "blocks_attacked", "blocks"),
+        *("time", "compute", "evaluate", "combine", "exchange", "wait", "delay", "cpu", "cpu_evaluate"),
+    )
+)
+"""Fields with a count or with seconds."""
+
+NUMBERS = COUNTS | {"loss", "accuracy"}
+"""Fields with a number: anything else in them is that of a damaged line."""
+MOST = 2.0**53
+"""Below this, float64 holds every whole number."""
+_LARGEST = 1e300
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -68,7 +86,12 @@ class Lines:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """Read one line; None if it is not a JSON object."""
+    """Read one line; None if it is not a JSON object.
+
+    No process writes a table in the place of a number, nor a count or a time of 2^53 or more, negative ones included:
+    these are of a damaged line, and unknown (None). Other numbers beyond 1e300 are infinite, so that sums and
+    percentages of finite numbers are finite.
+    """
     try:
         value = parse_json("", line)
     except InputError:
@@ -76,9 +99,19 @@ def decode(line: bytes) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     for key, item in value.items():
-        if isinstance(item, str) and item in _NOT_FINITE:
-            value[key] = _NOT_FINITE[item]
+        number = _NOT_FINITE.get(item) if isinstance(item, str) else item
+        if isinstance(number, (int, float)):
+            value[key] = number if -MOST < number < MOST else _large(key, number)
+        elif isinstance(item, dict) and key in NUMBERS:
+            value[key] = None
     return value
+
+
+def _large(key: str, number: float) -> float | None:
+    """Return a number of 2^53 or more, or one that is not finite, as it counts in a field."""
+    if key in COUNTS:
+        return None
+    return math.inf if number > _LARGEST else -math.inf if number < -_LARGEST else number
 
 
 def decode_all(text: bytes) -> Lines:
@@ -96,7 +129,7 @@ def read_lines(path: Path) -> Lines:
     Raises:
         OSError: the file cannot be read.
     """
-    return decode_all(path.read_bytes())
+    return decode_all(regular(path).read_bytes())
 
 
 RECORDS = "records/*-*.jsonl"
@@ -127,7 +160,7 @@ def prefix_of(path: Path, most: int = sys.maxsize) -> Prefix:
     Raises:
         OSError: the file cannot be read.
     """
-    content = path.read_bytes() if path.stat().st_size else b""  # without a size it may be a pipe, which would block
+    content = regular(path).read_bytes()
     lines = end = 0
     if most >= (count := content.count(b"\n")):
         lines, end = count, content.rfind(b"\n") + 1
@@ -149,7 +182,7 @@ def sync_folder(path: Path) -> None:
 
 def whole_lines_end(path: Path) -> int:
     """Return the offset after the file's last newline: the start of a truncated line, or the end of the file."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         end = file.seek(0, 2)
         while end:
             start = max(0, end - 65536)
@@ -186,7 +219,7 @@ class Tail:
                 self._offset, self._rest = max(0, now.st_size - self._first), b""
             if now.st_size == self._offset:
                 return []
-            with self.path.open("rb") as file:
+            with regular(self.path).open("rb") as file:
                 file.seek(self._offset)
                 text = file.read(now.st_size - self._offset)
         except OSError:

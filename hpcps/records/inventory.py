@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpcps.errors import RunError
+from hpcps.inputs import regular
 from hpcps.records.files import RECORDS, Tail
 
 _LAST_LINES = 65536
@@ -124,5 +125,5 @@ def _sha256(file: Path) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _digest(file: Path, *state: int) -> str:
-    with file.open("rb") as content:
+    with regular(file).open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

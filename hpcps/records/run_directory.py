@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.errors import InputError, RunError, message_of, trace_of
-from hpcps.inputs import finite, read_json, whole_number
+from hpcps.inputs import finite, read_json, read_text, regular, whole_number
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.failure import Failure, failure_reports, failures_of, read_object
 from hpcps.records.files import RECORDS, write_whole
@@ -102,7 +102,7 @@ class RunDirectory:
     def plugins(self) -> tuple[tuple[str, str], ...]:
         """The file name and the text of each plugin file that the run uses."""
         files = sorted((self.path / PLUGINS).glob("*.py"))
-        return tuple((file.name, file.read_text(encoding="utf-8")) for file in files)
+        return tuple((file.name, read_text(file)) for file in files)
 
     def check_writable(self, needed: int = FREE_SPACE_NEEDED) -> None:
         """Check before training that records can be written.
@@ -146,7 +146,8 @@ class RunDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("ab")
+            lock = os.open(self.path / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            file = os.fdopen(lock, "wb")
         except OSError as error:
             raise _unwritable(self.path, error) from error
         try:
@@ -251,7 +252,7 @@ class RunDirectory:
             raise RunError(f"{name} is not done: run the experiment first")
         if found := self.damage(contents=True):
             raise RunError(f"{name}: {found}: run the experiment again")
-        return np.concatenate([np.load(part) for part in parts])
+        return np.concatenate([np.load(regular(part)) for part in parts])
 
     @property
     def checksums(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import HpcpsError, InputError
-from hpcps.inputs import read_json
+from hpcps.inputs import read_json, regular
 from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import load_points
 from hpcps.records.run_directory import SPEC, RunDirectory
@@ -38,7 +38,7 @@ def write_sweep(results: Path, file: Path, overrides: Sequence[str], points: Poi
     path = _path(results, overrides)
     text = json.dumps(sweep)
     with writing(path):
-        if path.exists() and path.read_bytes() == text.encode():
+        if path.exists() and regular(path).read_bytes() == text.encode():
             return  # the jobs of an array write the same
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)

@@ -14,19 +14,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hpcps.errors import RunError
-from hpcps.inputs import parse_json
+from hpcps.inputs import parse_json, regular
 from hpcps.records.evaluation import read_evaluation
-from hpcps.records.files import replacing, writing
+from hpcps.records.files import NUMBERS, replacing, writing
 from hpcps.spec.tree import flatten
 
 CLASSES = "class_accuracy."
 """The prefix of the columns of a table with the accuracy of each class."""
-
-_NUMBERS = (
-    *("index", "round", "attempt", "participants", "absent", "step", "samples", "bytes_sent", "bytes_received"),
-    *("time", "epoch", "loss", "accuracy", "compute", "exchange", "combine", "wait", "cpu"),
-)
-"""Columns of numbers: a text in them is that of a damaged line, and unknown."""
 
 _METADATA = b"hpcps"
 
@@ -35,10 +29,10 @@ def tabulate(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Convert record lines to a table: a column per field, NaN if a line does not have the field.
 
     A nested object becomes `outer.inner` columns, a list the number of its elements, a truth value 0 or 1 (so that its
-    mean is a rate). A number of more than 63 bits is unknown.
+    mean is a rate). A number of more than 63 bits is unknown, and a text in the place of a number.
     """
     table = pd.DataFrame([{name: _plain(value) for name, value in flatten(row).items()} for row in rows])
-    damaged = [name for name in table.select_dtypes(exclude="number") if name in _NUMBERS]
+    damaged = [name for name in table.select_dtypes(exclude="number") if name in NUMBERS]
     return table.assign(**{name: numbers(table, name) for name in damaged})
 
 
@@ -104,7 +98,7 @@ def read_table(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise RunError(f"no table {path}: make it with `hpcps collect`")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(regular(path))
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"{path} is not a Parquet table ({error}): make it again with `hpcps collect`") from error
     metadata = (table.schema.metadata or {}).get(_METADATA)

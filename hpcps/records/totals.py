@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpcps.records.acceptance import APPLIED, rounds_of, stalled
 from hpcps.records.bypass import COUNTS, count_by_round
+from hpcps.records.files import MOST
 from hpcps.records.table import numbers, stack, tabulate
 
 _PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
@@ -62,7 +63,9 @@ def sum_processes(table: pd.DataFrame) -> pd.DataFrame:
     lines = table[table["event"].isin(_ACCOUNTS)]
     lines = lines.assign(**{name: numbers(lines, name) for name in ("step", *sums)}, is_round=lines["event"] == "round")
     found = lines.groupby(process, sort=False).agg({**dict.fromkeys(sums, "sum"), "is_round": "sum", "time": "max"})
-    found = found.rename(columns={"is_round": "rounds"}).astype({name: np.int64 for name in COUNTED if name in sums})
+    counted = [name for name in COUNTED if name in sums]
+    found = found.rename(columns={"is_round": "rounds"})
+    found[counted] = found[counted].clip(upper=MOST).astype(np.int64)
     rounds = lines[lines["is_round"]].groupby(process)
     if "compute" in sums:
         steps = rounds["step"].max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -68,6 +69,8 @@ class RecordWriter:
         self._head = json.dumps({"run": run_id, "role": role, "index": index, "host": host}, ensure_ascii=False)[1:-1]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_fifo():
+                raise OSError(errno.EINVAL, "it is a pipe, and not a file")
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise RunError(f"cannot open the record {self.path}: {error.strerror}") from error

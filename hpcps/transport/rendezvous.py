@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcps.errors import LaunchError
+from hpcps.inputs import regular
 
 _LOOK_EVERY = 0.05
 
@@ -66,7 +67,7 @@ class Rendezvous:
         with suppress(OSError, ValueError, KeyError, TypeError):
             # A network file system caches for up to a minute that a file is missing; listing its folder refreshes it.
             os.listdir(self.path.parent)
-            address = json.loads(self.path.read_text())
+            address = json.loads(regular(self.path).read_text())
             return str(address["host"]), int(address["port"])
         return None
 

@@ -1,6 +1,10 @@
 """The documentation lists the exit statuses of the code."""
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.errors import LaunchError
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
+from hpcps.records.run_directory import RunDirectory
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 
@@ -52,3 +57,16 @@ def test_an_error_is_one_line_and_a_status(error, status, text, capsys):
 def test_a_wrong_argument_is_answered_with_the_right_ones(arguments, said, capsys):
     assert main(["components", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"hpcps: {said}")
+
+
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
+    run = RunDirectory(tmp_path / "mine/runs/0123456789")
+    run.create({"run_id": "0123456789", "label": "ν = 1 \udce9", "run": {}})
+    run.path.joinpath("failure").mkdir()
+    failure = {"time": 1.0, "role": "worker", "index": 0, "host": "h", "phase": "train", "error": "no caf\udce9"}
+    (run.path / "failure/worker-0.json").write_text(json.dumps(failure))
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcps", "status", "mine", "--results", str(tmp_path)],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert r"no caf\udce9" in done.stdout

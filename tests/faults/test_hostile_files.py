@@ -3,11 +3,13 @@
 import gzip
 import hashlib
 import json
+import os
 import pickle
 import random
+import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from hpcps.cli.main import main
 from hpcps.data.files.formats import PickleError, read_batch, read_idx
 from hpcps.data.sets import Svhn
 from hpcps.errors import HpcpsError, InputError, RunError
+from hpcps.execution.recorded_run import read_model
 from hpcps.execution.simulation.calibration import fit
 from hpcps.inputs import MiB, parse_json, read_gzip, read_json, whole_number
 from hpcps.launch.hostfile import read_hostfile
@@ -27,11 +30,12 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart, Checkpoints
 from hpcps.records.collect import collect
-from hpcps.records.files import Prefix
+from hpcps.records.files import NUMBERS, Prefix, read_lines, whole_lines_end
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import planned
 from hpcps.records.trace.reader import read_trace
+from hpcps.records.writer import RecordWriter
 
 TIMES = 40
 
@@ -139,6 +143,74 @@ def test_a_hostile_sweep_is_left_out(points: str, run: Path) -> None:
         assert len(collect(folder).runs) == 1
     finally:
         path.unlink()
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 2**53 - 1, "inf", 10**400, {"a": 1}], ids=lambda each: str(each)[:6])
+def test_absurd_counts_and_times_are_unknown(value: object, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as stack:
+        for file in (run / "records").glob("*.jsonl"):
+            lines = [json.loads(line) for line in stack.enter_context(restored(file)).splitlines()]
+            lines = [line | dict.fromkeys(NUMBERS & set(line), value) for line in lines]
+            file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        for command in ("collect", "status", "report"):
+            assert main([command, "small", "--results", str(run.parents[2])]) == 0, capsys.readouterr().err
+        assert "small" in capsys.readouterr().out
+
+
+class BlockedError(Exception):
+    """A command waits for a process that writes into a named pipe."""
+
+
+@pytest.mark.parametrize(
+    "name", ["spec.json", "DONE", "provenance.json", "records/worker-0.jsonl", "final/server-0.npy", "trace.json"]
+)
+def test_a_named_pipe_in_the_place_of_a_file_blocks_no_command(
+    name: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def blocked(*_: object) -> None:
+        raise BlockedError
+
+    before = signal.signal(signal.SIGALRM, blocked)
+    file, results = run / name, ("small", "--results", str(run.parents[2]))
+    try:
+        with restored(file):
+            file.unlink()
+            os.mkfifo(file)
+            signal.alarm(60)
+            main(["status", *results, "--verify"])
+            main(["collect", *results])
+            main(["replay", *results])
+            signal.alarm(0)
+            file.unlink(missing_ok=True)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert "small" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("read", [read_json, lambda path: read_gzip(path, 9), read_lines, whole_lines_end, read_model])
+def test_readers_refuse_a_named_pipe(read: Callable[[Path], object], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises((HpcpsError, OSError), match="it is a pipe, a socket or a device, and not a file"):
+        read(tmp_path / "pipe")
+
+
+def test_what_a_shell_passes_as_a_pipe_is_read() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"[1]")
+    os.close(writer)
+    assert read_json(Path(f"/dev/fd/{reader}")) == [1]
+    os.close(reader)
+
+
+def test_a_record_is_not_written_into_a_named_pipe(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    os.mkfifo(tmp_path / "records/worker-0.jsonl")
+    with pytest.raises(RunError, match=r"cannot open the record .*it is a pipe"):
+        RecordWriter(tmp_path, "r", "worker", 0, "h")
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(RunError, match="cannot"):
+        RunDirectory(tmp_path).claim()
 
 
 def test_half_a_pair_of_surrogates_is_replaced_in_the_table(run: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcps.data.files.source import Archive, Source
 from hpcps.errors import DataError
-from hpcps.inputs import MiB, read_text
+from hpcps.inputs import MiB, read_text, regular
 
 if TYPE_CHECKING:
     from hpcps.data.base import Data
@@ -123,7 +123,7 @@ def _unpack(path: Path, archive: Archive) -> None:
     folder.mkdir(exist_ok=True)
     sums = []
     try:
-        with tarfile.open(path) as tar:
+        with tarfile.open(regular(path)) as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
                 content = tar.extractfile(member) if member.isfile() and name in wanted else None
@@ -146,7 +146,7 @@ def _unpack(path: Path, archive: Archive) -> None:
 def md5_of(path: Path) -> str:
     """Return the MD5 of a file, which is the checksum that the official sets publish."""
     digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

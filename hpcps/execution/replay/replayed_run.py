@@ -17,6 +17,7 @@ from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver, ReplayedEvaluations
 from hpcps.execution.resume import restore_role
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts, spread
+from hpcps.inputs import regular
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
@@ -307,6 +308,6 @@ def _compare_models(directory: RunDirectory, copy: RunDirectory, *, finished: bo
         computed = copy.path / "final" / file.name
         if not computed.exists():
             raise DifferenceError(f"final/{file.name}", "the replay does not write it")
-        if computed.read_bytes() != file.read_bytes():
+        if computed.read_bytes() != regular(file).read_bytes():
             raise DifferenceError(f"final/{file.name}", "the replay computes another model")
     return len(files)

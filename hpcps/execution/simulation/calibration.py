@@ -14,6 +14,7 @@ from scipy.optimize import nnls
 from scipy.stats import trim_mean
 
 from hpcps.errors import RunError, text_of
+from hpcps.inputs import regular
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.records.files import read_lines
@@ -84,7 +85,7 @@ class RunRecords:
             raise RunError(f"{path} cannot be read: {error}") from error
         machine = directory.provenance.get("machine") or {}
         self.cores: int | None = machine.get("usable_cores")
-        self.size = sum(np.load(file).size for file in path.glob("final/*.npy"))
+        self.size = sum(np.load(regular(file)).size for file in path.glob("final/*.npy"))
         few = [str(peer) for peer in self.peers("worker") if len(self.rounds(peer)) < _FEWEST]
         if few or not any("polls" in line for lines in self._lines.values() for line in lines):
             what = f"too few rounds ({', '.join(few)})" if few else "no CPU seconds by task (an older version)"

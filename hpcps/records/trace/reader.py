@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from hpcps.errors import InputError, RunError
-from hpcps.inputs import parse_json
+from hpcps.inputs import parse_json, regular
 from hpcps.protocol.messages import ROLES, Kind, Peer
 from hpcps.records.files import replacing
 from hpcps.records.trace.tracer import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, SUFFIX, UNPACKED, code
@@ -95,7 +95,7 @@ def read_trace(run_directory: Path) -> Trace:
 
 def _head(path: Path) -> dict[str, Any]:
     """Return the values of the first line; none if it is incomplete or of another version."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         try:
             head = parse_json(path, file.readline(_LONGEST_HEAD))
         except InputError:
@@ -106,7 +106,7 @@ def _head(path: Path) -> dict[str, Any]:
 
 def _recorded(path: Path) -> pd.DataFrame:
     """Return all complete spans of a file."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         file.readline()
         return pd.DataFrame(np.fromfile(file, UNPACKED))
 
