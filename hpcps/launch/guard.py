@@ -13,6 +13,8 @@ If the guard itself is killed, the kernel sends the child a signal, and the chil
 (`LostGuards`), because launchers do not report which guard was killed. A launcher then kills the other guards
 together with their children, and these write no file.
 
+If its child fails, a guard removes the segments in `/dev/shm` that MPI had made until it had started, and no others.
+
 At regular times, the guard looks whether its child has run since the last time, and shows this to the other processes
 by the time of that file (`hpcps.launch.signs_of_life`). A process that waits polls, so it also runs. The others end if
 one is silent for too long. If they do not wait for it, or cannot notice while MPI starts, its guard ends it later.
@@ -65,6 +67,9 @@ MARK = "hpcps-death: "
 
 _TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 """Prefix of the file in which MPICH's proxy (since 4.1) describes the host's cores to its ranks; it is fixed."""
+
+_SEGMENTS = "/dev/shm/mpich_shm_", "/dev/shm/Intel_MPI_"
+"""Prefixes of the segments through which ranks under MPICH's and Intel's launchers find each other."""
 
 _LOOK_EVERY = 0.05
 _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
@@ -270,10 +275,11 @@ def _watch(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, forward)
     pulse = _Pulse(child, started, lost, timeout, bool(joining))
-    if under_hydra:
-        _remove_topology(started)
+    segments = _watch_start(child, started) if under_hydra else {}
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     pulse.stop()
+    if status:
+        _remove_segments(segments)
     shm = _space() if -status in _OF_MEMORY else None
     unfinished = bool(joining) and os.path.exists(joining)
     end = pulse.end or _end_of(status, lost)
@@ -341,21 +347,39 @@ def death_line(name: str, host: str, end: str, pid: int | None = None, shm: tupl
     return MARK + json.dumps({"name": name, "pid": pid, "host": host, "end": end, "shm": shm}) + "\n"
 
 
-def _remove_topology(started: int) -> None:
-    """Remove the proxy's file as soon as it exists; stop looking once MPI has started or the child has ended.
+def _watch_start(child: int, started: int) -> dict[str, int]:
+    """Remove the proxy's file as soon as it exists, until MPI has started or the child has ended.
 
     The proxy removes the file when it ends, but not if it is killed. A rank that does not find the file inspects the
     host itself.
+
+    Returns:
+        The segments in `/dev/shm` that MPI has mapped in the child, with their inodes. MPI removes them when all ranks
+        have mapped them, or when it ends, so those of a rank that is killed before that would remain.
     """
-    proxy, over = os.getppid(), False
+    proxy, over, segments = os.getppid(), False, dict[str, int]()
     while not over:
         over = bool(select.select([started], [], [], _LOOK_EVERY)[0])
+        with suppress(OSError), open(f"/proc/{child}/maps", errors="replace") as file:
+            for line in file:
+                if any(prefix in line for prefix in _SEGMENTS):
+                    inode, path = line.rstrip("\n").split(None, 5)[4:]
+                    segments[path] = int(inode)
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{proxy}/fd"):
                 path = os.readlink(entry.path)
                 if path.startswith(_TOPOLOGY):
                     # The proxy opens the file twice by name: if we remove it in between, the proxy creates it again.
                     os.unlink(path.removesuffix(" (deleted)"))
+    return segments
+
+
+def _remove_segments(segments: dict[str, int]) -> None:
+    """Remove those segments that are still there; another launch may have made one of the same name."""
+    for path, inode in segments.items():
+        with suppress(OSError):
+            if os.stat(path).st_ino == inode:
+                os.unlink(path)
 
 
 def _parent_name() -> str:
