@@ -42,7 +42,7 @@ def collect(args: argparse.Namespace) -> int:
     from hpcps.figures.publish import write_tables
     from hpcps.records.collect import DRAWN
     from hpcps.records.collect import collect as collect_records
-    from hpcps.records.provenance import write_provenance
+    from hpcps.records.provenance import summaries, write_provenance
 
     events = args.events.split(",") if args.events else None
     place = locate(args.experiment, args.results)
@@ -51,7 +51,7 @@ def collect(args: argparse.Namespace) -> int:
         return 0
     collected = collect_records(place.results, place.points, events)
     accuracies = write_tables(collected.table, place.results)
-    write_provenance(place.results, [run.run_id for run in collected.runs])
+    write_provenance(summaries(place.results, [run.run_id for run in collected.runs]), place.results)
     print(_collected(collected.runs))
     table = place.results / "table.parquet"
     size = table.stat().st_size

@@ -18,6 +18,7 @@ from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.protocol.roster import Roster
 from hpcps.records.failure import failure_text
+from hpcps.records.provenance import kernels
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import Tracer, names_of
 from hpcps.records.writer import RecordWriter
@@ -103,6 +104,7 @@ def run_in_process(
                     ordered=arrival_decides(run),
                 )
             )
+        directory.extend_provenance({"kernels": kernels()})
         try:
             if simulation:
                 simulation.execute(drivers, partial(reporting, directory=directory))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -32,7 +33,7 @@ from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.provenance import machine, provenance, provenance_of, source_state
+from hpcps.records.provenance import kernels, machine, of_all, provenance, provenance_of, source_state
 from hpcps.records.trace.clocks import Clocks
 from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
@@ -179,6 +180,9 @@ def _execute_run(
         report = partial(context.report, None, "start", error)
     if not collective_check(group, problem, report):
         return False
+    loaded = group.collect(json.dumps(kernels()))  # the roles have loaded the libraries
+    if context.me.rank == 0:
+        context.directory.extend_provenance({"kernels": of_all(map(json.loads, loaded))})
     position = resume.find(partial(collective_check, group), group.share)
     attempt = 1 + max(map(int, group.collect(str(resume.last_attempt()))))
     part = next(iter(resume.parts.values()), None)

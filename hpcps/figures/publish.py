@@ -29,12 +29,12 @@ from hpcps.figures.method_figures import draw_comparisons
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.figures.traffic import compares_bytes, draw_traffic, traffic_of
-from hpcps.inputs import read_json, read_text
+from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.export import summarize
 from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
-from hpcps.records.provenance import packages, source_state, write_provenance
+from hpcps.records.provenance import is_complete, packages, source_state, summaries, write_provenance
 from hpcps.records.sweep import read_sweep
 from hpcps.records.table import joined, read_table, write_table
 
@@ -121,7 +121,7 @@ def publish(
         compared: files with curves of others, which the figures show; see `read_curves`.
 
     Raises:
-        RunError: the experiment has no results, or the copy cannot be written.
+        RunError: the experiment has no results, runs of it have no provenance, or the copy cannot be written.
     """
     given = [curve for file in compared for curve in read_curves(file)]
     name, source = place.results.name, place.results
@@ -139,9 +139,7 @@ def publish(
             further = read_json(folder / "provenance.json") if (folder / "provenance.json").exists() else {}
             table = joined(table, read_table(folder / "table.parquet"))
         shown = compare(figure_data_of(table, baseline(table, source)), given)
-        write_tables(table, folder)
-        there = {str(run) for run in table["run_id"].unique()}
-        write_provenance(source, own, folder, {run: facts for run, facts in further.items() if run in there})
+        provenances = further | summaries(source, own)
     else:
         table = read_table(source / "table.parquet")
         require_epochs(table)
@@ -149,9 +147,11 @@ def publish(
         table = table[table["event"].isin(DRAWN)]
         table.attrs.update({"baseline": place.baseline} | attributes)
         shown = compare(figure_data_of(table, baseline(table, source)), given)
-        write_tables(table, folder)
-        if (source / "provenance.json").is_file():
-            write_whole(folder / "provenance.json", read_text(source / "provenance.json"))
+        provenances = read_json(source / "provenance.json") if (source / "provenance.json").is_file() else {}
+    provenances = {str(run): provenances.get(str(run)) for run in table["run_id"].unique()}
+    _require_provenance(provenances, table)
+    write_tables(table, folder)
+    write_provenance(provenances, folder)
     for old in (folder / "figures").glob("*.p[nd][gf]"):
         old.unlink()  # a figure of a variant that is no longer there
     figures = write_figures(shown, folder / "figures")
@@ -173,6 +173,22 @@ def publish(
         launches = [*read_json(folder / FILE).get("launched_by", ()), *launches]
     write_publication(folder, launches, shlex.join(["hpcps", "publish", name, *options]), runs)
     return Publication(folder, dict(runs), len(table), figures, damaged)
+
+
+def _require_provenance(provenances: Mapping[str, object], table: pd.DataFrame) -> None:
+    """Refuse results of which nobody can say which code computed them where.
+
+    Raises:
+        RunError: runs have no provenance.
+    """
+    missing = [run for run, facts in provenances.items() if not is_complete(facts)]
+    if missing:
+        label = table["label"][table["run_id"].astype(str) == missing[0]].iloc[0]
+        raise RunError(
+            f"{len(missing)} of {len(provenances)} runs have no provenance (commit, machine and packages), such as "
+            f"{missing[0]} ({label}), so they cannot be published: execute them again, with `hpcps run FILE "
+            f"--no-resume --only {missing[0]}`"
+        )
 
 
 FILE = "publication.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -13,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,23 @@ from hpcps.registry.components import installed_points
 from hpcps.registry.kinds import KINDS
 
 _ENVIRONMENT = (
-    *("OMP_", "MKL_", "OPENBLAS_", "KMP_", "MPI", "I_MPI_", "OMPI_MCA_", "UCX_", "FI_", "CUDA_", "NVIDIA_VISIBLE_"),
+    *(
+        "OMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "KMP_",
+        "ATEN_",
+        "ONEDNN_",
+        "DNNL_",
+        "NPY_",
+        "MPI",
+        "I_MPI_",
+        "OMPI_MCA_",
+        "UCX_",
+        "FI_",
+        "CUDA_",
+        "NVIDIA_VISIBLE_",
+    ),
     *("NCCL_", "PBS_", "SLURM_", "PALS_", "HPCPS_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
     "CONDA_PREFIX",
 )
@@ -119,6 +136,49 @@ def machine() -> dict[str, object]:
     }
 
 
+_OPENBLAS = ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename")
+"""Functions of OpenBLAS that return the name of its kernels, by the way it was built."""
+
+
+def kernels() -> dict[str, str]:
+    """Return which code for processors the libraries that this process has loaded choose here.
+
+    They choose it by the instructions of the processor, and its rounding differs from one to another, so results of
+    equal run ids may do so, too. `torch` is the CPU capability of PyTorch, such as `AVX512`; `openblas` the kernels of
+    the OpenBLAS of numpy or others, such as `SkylakeX`. MKL, inside of PyTorch, does not say; it goes by the processor.
+    """
+    found = {}
+    if "torch" in sys.modules:
+        found["torch"] = str(sys.modules["torch"].backends.cpu.get_cpu_capability())
+    try:
+        mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
+    except OSError:
+        mapped = set()
+    cores = set()
+    for path in sorted(path for path in mapped if "openblas" in Path(path).name):
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
+        for name in filter(partial(hasattr, library), _OPENBLAS):
+            function = getattr(library, name)
+            function.restype = ctypes.c_char_p
+            cores.add(function().decode())
+            break
+    if cores:
+        found["openblas"] = ", ".join(sorted(cores))
+    return found
+
+
+def of_all(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the `kernels` of several processes; different ones of a library are listed."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for process in each:
+        for library, which in process.items():
+            found[library].add(which)
+    return {library: ", ".join(sorted(which)) for library, which in sorted(found.items())}
+
+
 @cache
 def gpus() -> list[str]:
     """Return a line of name, driver and memory for each NVIDIA GPU of this machine."""
@@ -190,30 +250,42 @@ def summary(facts: Mapping[str, object]) -> dict[str, object]:
     installed = facts.get("packages")
     versions = installed if isinstance(installed, Mapping) else {}
     kept = {key: facts.get(key) for key in ("started", "hpcps", "git", "python", "mpi", "machine", "gpus", "seed")}
-    kept |= {key: facts[key] for key in ("installed", "clock", "components", "plugins", "search") if key in facts}
+    further = ("installed", "kernels", "clock", "components", "plugins", "search")
+    kept |= {key: facts[key] for key in further if key in facts}
     kept["mpi"] = str(kept["mpi"] or "none (one process)").splitlines()[0].strip()
     return {**kept, "packages": {name: versions[name] for name in _PUBLISHED_PACKAGES if name in versions}}
 
 
-def write_provenance(
-    results: Path, run_ids: Sequence[str], folder: Path | None = None, further: Mapping[str, object] | None = None
-) -> None:
-    """Write `provenance.json` beside an experiment's table: a summary of the provenance of each run, by run id.
+def is_complete(facts: object) -> bool:
+    """Return whether the provenance of a run, or its summary, says which code ran on which machine with what."""
+    if not isinstance(facts, Mapping) or not (facts.get("machine") and facts.get("packages")):
+        return False
+    code = facts.get("git"), (facts.get("installed") or {}).get("hpcps")
+    return any(isinstance(each, Mapping) and bool(each.get("commit") or each.get("sha256")) for each in code)
+
+
+def summaries(results: Path, run_ids: Iterable[str]) -> dict[str, object]:
+    """Return the summary of the provenance of each run, by run id.
 
     Args:
         results: the folder of the experiment's runs.
         run_ids: the runs.
-        folder: the folder of the table, if it is another one.
-        further: the summaries of further runs, by run id.
+    """
+    return {run_id: summary(RunDirectory(results / "runs" / run_id).provenance) for run_id in run_ids}
+
+
+def write_provenance(found: Mapping[str, object], folder: Path) -> None:
+    """Write `provenance.json` beside an experiment's table.
+
+    Args:
+        found: the summary of the provenance of each run, by run id.
+        folder: the folder of the table.
 
     Raises:
         RunError: the folder cannot be written.
     """
-    directories = {run_id: RunDirectory(results / "runs" / run_id) for run_id in run_ids}
-    summaries: dict[str, object] = dict(further or {})
-    summaries |= {run_id: summary(directory.provenance) for run_id, directory in directories.items()}
-    with writing(f"to {folder or results}"):
-        write_whole((folder or results) / "provenance.json", json.dumps(summaries, indent=1))
+    with writing(f"to {folder}"):
+        write_whole(folder / "provenance.json", json.dumps(found, indent=1))
 
 
 _LARGEST = 16 * 2**20

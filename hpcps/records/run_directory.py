@@ -168,6 +168,10 @@ class RunDirectory:
             patch.unlink(missing_ok=True)
         write_whole(self.path / "provenance.json", json.dumps(facts, indent=1))
 
+    def extend_provenance(self, facts: Mapping[str, object]) -> None:
+        """Add facts to `provenance.json`, such as those that are known once the roles are made."""
+        write_whole(self.path / "provenance.json", json.dumps(self.provenance | dict(facts), indent=1))
+
     @property
     def spec(self) -> dict[str, Any]:
         """The argument of `create`; empty if the file is missing or damaged."""

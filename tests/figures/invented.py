@@ -93,9 +93,17 @@ def pairs(validator: int, r: int) -> dict[str, int]:
     }  # fmt: skip
 
 
+PROVENANCE = {
+    "git": {"commit": "c0ffee", "uncommitted": False, "note": ""},
+    "machine": {"host": "invented", "cpu": "none", "cores": 2, "usable_cores": 2},
+    "packages": {"numpy": "2.0.0"},
+}
+
+
 def write_run(directory: RunDirectory, spec: dict[str, Any], epochs: int, unfinished: bool = False) -> None:
     """Write one run folder."""
     directory.create(spec)
+    directory.write_provenance(PROVENANCE)
     run = spec["run"]
     rule, attack = run["validation"]["rule"]["kind"], run["attack"]["kind"]
     noise = np.random.Generator(np.random.Philox([run["seed"], spec["index"]]))

@@ -16,6 +16,7 @@ from hpcps.figures.final import markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 from hpcps.records.export import summarize
+from hpcps.records.provenance import is_complete
 from hpcps.records.sweep import write_sweep
 from hpcps.records.table import joined, read_table
 
@@ -145,6 +146,46 @@ def test_runs_of_an_earlier_copy_stay_in_it_if_asked(hpcps, tmp_path):
     assert table["label"].notna().all()
     assert "runs: 1 done" in hpcps("publish", "demo")
     assert set(json.loads((copy / "provenance.json").read_text())) == {first.name}
+
+
+def test_results_without_provenance_are_refused(hpcps, tmp_path):
+    own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
+    invent_small(own)
+    hpcps("publish", "demo")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    first, *_ = sorted((own / "runs").iterdir())
+    for content in (None, "{}", '{"git": null, "machine": null, "packages": {}}', "torn"):
+        (first / "provenance.json").unlink(missing_ok=True)
+        if content is not None:
+            (first / "provenance.json").write_text(content)
+        refusal = f"1 of 4 runs have no provenance (commit, machine and packages), such as {first.name} ("
+        assert refusal in hpcps("publish", "demo", status=2)
+        assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before, "no half of a copy"
+    hpcps("collect", "demo")
+    shutil.rmtree(own / "runs")
+    assert refusal in hpcps("publish", "demo", status=2), "nor a table without its runs"
+    (own / "provenance.json").unlink()
+    assert "4 of 4 runs have no provenance" in hpcps("publish", "demo", status=2)
+
+
+def test_no_provenance_is_lost_with_add(hpcps, tmp_path):
+    own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
+    invent_small(own)
+    hpcps("publish", "demo")
+    first, *others = sorted((own / "runs").iterdir())
+    for run in others:
+        shutil.rmtree(run)
+    kept = json.loads((copy / "provenance.json").read_text())
+    (copy / "provenance.json").write_text(json.dumps({first.name: kept[first.name]}))
+    assert "3 of 4 runs have no provenance" in hpcps("publish", "demo", "--add", status=2)
+
+
+@in_checkout
+def test_published_runs_have_a_provenance():
+    for folder in sorted((ROOT / "results/published").glob("*/")):
+        found = json.loads((folder / "provenance.json").read_text())
+        if folder.name != "robustness_grid":  # of an earlier version, which lost it; its runs are executed again
+            assert [run for run, facts in found.items() if not is_complete(facts)] == [], folder.name
 
 
 def test_figures_of_full_and_reduced_runs_say_which_is_which(tmp_path):

@@ -5,11 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpcps
 from hpcps.records import provenance as room
-from hpcps.records.provenance import Code, environment, provenance, source_state, summary, write_provenance
+from hpcps.records.provenance import (
+    Code,
+    environment,
+    is_complete,
+    kernels,
+    of_all,
+    provenance,
+    source_state,
+    summaries,
+    summary,
+    write_provenance,
+)
 from hpcps.records.run_directory import RunDirectory
 
 
@@ -102,7 +114,7 @@ def test_what_is_published_names_versions_and_commit_but_no_paths(tmp_path):
     facts = provenance(["/home/me/bin/hpcps", "run"]) | {"seed": 3, "mpi": "MPICH Version: 5.0.2\nMPICH Device: ch4"}
     (tmp_path / "runs" / "abc").mkdir(parents=True)
     RunDirectory(tmp_path / "runs" / "abc").write_provenance(facts)
-    write_provenance(tmp_path, ["abc", "never-started"])
+    write_provenance(summaries(tmp_path, ["abc", "never-started"]), tmp_path)
     published = json.loads((tmp_path / "provenance.json").read_text())
     assert published["abc"]["mpi"] == "MPICH Version: 5.0.2"
     assert published["abc"]["seed"] == 3
@@ -110,6 +122,31 @@ def test_what_is_published_names_versions_and_commit_but_no_paths(tmp_path):
     assert "numpy" in published["abc"]["packages"]
     assert "/home/me" not in (tmp_path / "provenance.json").read_text()
     assert "environment" not in published["abc"]
+
+
+def test_a_provenance_is_complete_if_it_names_code_machine_and_packages():
+    facts = provenance(["hpcps"])
+    assert is_complete(facts)
+    assert is_complete(summary(facts))
+    assert is_complete(summary(facts) | {"git": {"commit": None, "note": "no git"}}), "an installed wheel has hashes"
+    for missing in ("machine", "packages"):
+        assert not is_complete(summary(facts) | {missing: None})
+    assert not is_complete(summary(facts) | {"git": None, "installed": None})
+    for nothing in (None, {}, summary({})):
+        assert not is_complete(nothing)
+
+
+def test_the_kernels_of_the_loaded_libraries_are_named():
+    torch = pytest.importorskip("torch")
+    np.linalg.eigvalsh(np.eye(2))
+    assert kernels()["torch"] == torch.backends.cpu.get_cpu_capability()
+    asked = "import os, torch; from hpcps.records.provenance import kernels; print(kernels()['torch'])"
+    least = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    done = subprocess.run([sys.executable, "-c", asked], env=least, capture_output=True, text=True)
+    assert done.stdout == "DEFAULT\n", done.stderr
+    several = [{"torch": "AVX512", "openblas": "Haswell"}, {"torch": "AVX2"}, {"openblas": "Haswell"}]
+    assert of_all(several) == {"openblas": "Haswell", "torch": "AVX2, AVX512"}
+    assert summary({"kernels": of_all(several)})["kernels"] == of_all(several)
 
 
 SHOW = "import json; from hpcps.records.provenance import provenance; print(json.dumps(provenance([])))"

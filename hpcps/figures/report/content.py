@@ -219,6 +219,11 @@ def _machine(facts: Tree) -> str:
     return _listed([known for known in (machine.get("cpu"), cores, machine.get("system")) if known])
 
 
+def _kernels(facts: Tree) -> str:
+    found = facts.get("kernels")
+    return ", ".join(f"{name} {which}" for name, which in found.items()) if isinstance(found, Mapping) else ""
+
+
 def _packages(facts: Tree) -> str:
     packages = facts.get("packages")
     return ", ".join(f"{name} {version}" for name, version in packages.items()) if isinstance(packages, Mapping) else ""
@@ -243,6 +248,7 @@ _FACTS: Mapping[str, Callable[[Tree], str]] = {
     "command": _command,
     "host": lambda facts: str(get(facts, ("machine", "host")) or ""),
     "machine": _machine,
+    "kernels": _kernels,
     "GPUs": lambda facts: _listed(facts.get("gpus")) or "none",
     "MPI": lambda facts: str(facts.get("mpi") or ""),
     "Python": lambda facts: str(facts.get("python") or "").split(" (")[0],
