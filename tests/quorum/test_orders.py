@@ -100,6 +100,9 @@ class Record:
     def write(self, event, round=None, **fields):
         self.lines.append({"event": event, "round": round, **fields})
 
+    def sync(self):
+        pass
+
     def close(self):
         pass
 
