@@ -160,11 +160,24 @@ def parse_toml(name: object, text: str) -> dict[str, Any]:
             what, place = known[1], f":{known[2]}:{known[3]}" if known[2] else place
         raise InputError(f"{name}{place}", f"not valid TOML: {what}") from error
     except (ValueError, MemoryError) as error:  # Python does not read a number of 5000 digits
-        raise InputError(name, f"a number in it is too long: {error}") from error
+        digits = max(re.finditer(r"[0-9_]+", text), key=lambda match: len(match[0]))
+        line, count = text.count("\n", 0, digits.start()) + 1, len(digits[0].replace("_", ""))
+        raise InputError(f"{name}:{line}", f"a number in it is too long: it has {count:,} digits") from error
     except RecursionError:
         raise InputError(name, f"lists or tables are nested more than {_DEEPEST} deep") from None
     _check(name, tables)
     return tables
+
+
+def printable(text: str) -> str:
+    """Return a text in one line without characters that control a terminal: these are escaped, line breaks are blanks.
+
+    Such characters are controls (ESC) and formats (U+202E, which reverses the order of what follows).
+    """
+    if text.isprintable():
+        return text
+    words = " ".join(text.splitlines())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
 def whole_number(text: str, least: int, most: int) -> int | None:

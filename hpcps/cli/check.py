@@ -11,6 +11,7 @@ from hpcps.attacks.sending import SendingAttack
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import refusals
+from hpcps.inputs import printable
 from hpcps.launch.batch import allocation
 from hpcps.launch.dev_shm import shortage, space
 from hpcps.launch.hostfile import Host
@@ -102,7 +103,7 @@ def summary(experiment: LoadedExperiment) -> str:
     some = f"{len(points)} of " if len(points) < count else ""
     lines = [f"{experiment.name}: {some}{count} point{'s' * (count > 1)}, no mistakes"]
     if runs[0].description:
-        lines.append(runs[0].description)
+        lines += map(printable, runs[0].description.splitlines())
     lines.append("")
     aspects = {title: _common(runs, describe) for title, describe in _ASPECTS.items()}
     lines += [f"{title:<12}{described}" for title, described in aspects.items() if described]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import HpcpsError, RunError
+from hpcps.inputs import printable
 
 if TYPE_CHECKING:
     from hpcps.records.run_directory import RunDirectory
@@ -59,7 +60,7 @@ def _replay(directory: RunDirectory, folder: Path) -> bool:
     from hpcps.execution.recorded_run import recorded_run
     from hpcps.execution.replay.replayed_run import replay
 
-    label = directory.spec.get("label", "") if directory.spec else "(settings unknown)"
+    label = printable(str(directory.spec.get("label", ""))) if directory.spec else "(settings unknown)"
     print(f"{directory.path.name}  {label}", flush=True)
     try:
         with recorded_run(directory, "replay") as run:

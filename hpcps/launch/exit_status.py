@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from hpcps.errors import HpcpsError
+from hpcps.inputs import printable
 
 
 class ExitStatus(IntEnum):
@@ -50,7 +51,7 @@ def exit_status_of(command: Callable[[], int], program: str) -> int:
     try:
         return command()
     except HpcpsError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print("\n".join(map(printable, f"{program}: {error}".split("\n"))), file=sys.stderr)
         return ExitStatus.REFUSED
     except KeyboardInterrupt:
         print(f"{program}: stopped", file=sys.stderr)

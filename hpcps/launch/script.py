@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcps.inputs import printable
 from hpcps.launch.batch import helper_variables, remote_agent
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.placement import place
@@ -42,7 +43,7 @@ def run_of(
         experiment: the folder of the results of all runs.
     """
     words = command[1:] if re.match("python[0-9.]*$", Path(command[0]).name) else command
-    text = " ".join(words)
+    text = printable(" ".join(words))
     run_id = hashlib.sha256(repr((command, time.time_ns(), os.getpid())).encode()).hexdigest()[:10]
     counts = (f"{count} {role}{'s' * (count != 1)}" for count, role in ((workers, "worker"), (servers, "server")))
     label = f"{text} ({', '.join(counts)})"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpcps.inputs import finite
+from hpcps.inputs import finite, printable
 from hpcps.protocol.roster import EVALUATOR
 from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
 from hpcps.records.evaluation import DIED, evaluator_note
@@ -289,7 +289,7 @@ class _Followed:
         return RunStatus(
             path=self._directory.path,
             run_id=str(self._spec.get("run_id") or self._directory.path.name),
-            label=str(self._spec.get("label") or ""),
+            label=printable(str(self._spec.get("label") or "")),
             state=state,
             epoch=epoch,
             epochs=epochs,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from hpcps.inputs import printable
 from hpcps.registry import Config, Registry, active
 from hpcps.spec.schema import Run
 
@@ -111,7 +112,7 @@ def plain(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"'
+        return f'"{printable(value)}"'
     if isinstance(value, dict):
         said = {name: inner for name, inner in value.items() if inner is not None}  # TOML has no null
         return "{ " + ", ".join(f"{name} = {plain(inner)}" for name, inner in said.items()) + " }" if said else "{}"

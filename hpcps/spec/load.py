@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import InputError, SpecError
-from hpcps.inputs import MiB, parse_toml, read_text
+from hpcps.inputs import MiB, parse_toml, printable, read_text
 from hpcps.registry import Config, activate
 from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
@@ -29,6 +30,10 @@ from hpcps.spec.validate import Shared, validate
 
 MOST_BYTES = 2 * MiB
 """The largest experiment file."""
+MOST_FAILING = 1_000
+"""The most points with mistakes of which the mistakes are listed."""
+MANY = 5_000
+"""Points that take seconds to check."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +180,22 @@ def load_experiment(
     activate(registry_of(path, tables, over, mistakes))
     search = tables.pop("search", None)
     drafts = drafts_of(tables, over, mistakes)
+    if len(drafts) > MANY:
+        print(f"hpcps: {path}: checking {len(drafts):,} points ...", file=sys.stderr, flush=True)
     shared = Shared()
     groups: list[SearchGroup] = []
     if search is not None:
         tried = partial(_tried, shared=shared, mistakes=mistakes, odd=Mistakes(path, lines))
         groups = load_groups(search, drafts, over, results, mistakes, tried)
         drafts = with_chosen(drafts, groups)
-    outcomes = [validate(draft.tree, shared) for draft in drafts]
+    outcomes: list[tuple[Run | None, list[Problem]]] = []
+    failing = 0
+    for draft in drafts:
+        outcomes.append(validate(draft.tree, shared))
+        failing += bool(outcomes[-1][1])
+        if failing == MOST_FAILING and not only:  # more than a person reads, and each takes milliseconds
+            break
+    drafts = drafts[: len(outcomes)]
     runs = [run for run, _ in outcomes]
     wrong = {index for index, (_, problems) in enumerate(outcomes) if problems}
     chosen = frozenset(range(len(drafts)))
@@ -283,7 +297,7 @@ def _labels(drafts: Sequence[Draft], runs: Sequence[Run | None], shared: Shared)
         else:
             own = dict.fromkeys(assignment.key for assignment in draft.made)
             names.append(draft.included.label or named.of(place, [*(swept | own)]))
-    return names
+    return [printable(name) for name in names]
 
 
 def _candidates(

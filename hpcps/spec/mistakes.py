@@ -15,6 +15,8 @@ from hpcps.spec.sweep import Assignment
 from hpcps.spec.tree import Tree, get
 
 Change = Assignment | Override
+MOST_SHOWN = 200
+"""The most mistakes that a message lists."""
 
 
 class Mistakes:
@@ -72,8 +74,10 @@ class Mistakes:
         count = len(lines)
         if not lines:
             return
-        heading = f"{self._file}: {count} mistake{'s' * (count > 1)}"
-        raise SpecError("\n  ".join([heading, *(line.replace("\n", "\n      ") for line in lines)]))
+        heading = f"{self._file}: {count:,} mistake{'s' * (count > 1)}"
+        shown = [line.replace("\n", "\n      ") for line in lines[:MOST_SHOWN]]
+        more = [f"... and {count - MOST_SHOWN:,} more: correct these first"] if count > MOST_SHOWN else []
+        raise SpecError("\n  ".join([heading, *shown, *more]))
 
     def _record(self, message: str, line: int | None) -> None:
         after_the_file = 1 << 62

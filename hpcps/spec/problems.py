@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcps.errors import SpecError
+from hpcps.inputs import printable
 from hpcps.registry import KINDS, Config, active
 from hpcps.registry.similarity import nearest
 from hpcps.spec.keys import Key, Table, dotted_keys, expects, keys_of, plain, root
@@ -18,6 +19,10 @@ from hpcps.spec.locate import Path
 SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
 DATA, MODE, EXCHANGE = ("data", "name"), ("train", "mode"), ("train", "exchange")
 """The paths of keys that several checks name."""
+
+
+MOST_EXPLAINED = 100
+"""The most wrong keys of a table that are explained: to compare a key with all valid ones takes milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Problem:
 
 def dotted(path: Path) -> str:
     """Return a path as messages show it: `train.lr_decay.epochs[0]`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{printable(part)}" for part in path).lstrip(".")
 
 
 def quote(value: object, limit: int = 60) -> str:
@@ -63,6 +68,22 @@ def explain(component: type[Config], error: ValidationError) -> SpecError:
     texts = dict.fromkeys(f"{dotted(problem.path)}: {problem.message}" for problem in problems)
     heading = f"{kind.noun if kind else 'table'} {name}: {len(texts)} mistake{'s' * (len(texts) > 1)}"
     return SpecError("\n  ".join([heading, *(text.replace("\n", "\n      ") for text in texts)]))
+
+
+def translate_all(
+    errors: Sequence[Mapping[str, Any]], each: Callable[[Mapping[str, Any]], list[Problem]]
+) -> list[Problem]:
+    """Convert the error details of one table to problems, the first of them only if there are very many.
+
+    Args:
+        errors: the details.
+        each: converts one of them.
+    """
+    found = [problem for error in errors[:MOST_EXPLAINED] for problem in each(error)]
+    if left := errors[MOST_EXPLAINED:]:
+        more = f"and up to {len(left):,} more mistakes, which are not explained: correct the others first"
+        found.append(Problem(each(left[0])[0].path, more))
+    return found
 
 
 def translate(error: Mapping[str, Any], outer: Table | None = None, at: Path = ()) -> list[Problem]:
@@ -96,12 +117,13 @@ def _component(
     inside = error.get("ctx", {}).get("errors", ())
     named = [value["kind"]] if key.tagged and isinstance(value, Mapping) and "kind" in value else []
     own = None if key.tagged else _own_table(path, value)
-    problems = []
-    for each in inside:
+
+    def explain_inner(each: Mapping[str, Any]) -> list[Problem]:
         if own is None or each["type"] == "extra_forbidden":
-            problems += again({**each, "loc": (*error["loc"], *named, *each["loc"])})
-        else:
-            problems += translate(each, own, path)
+            return again({**each, "loc": (*error["loc"], *named, *each["loc"])})
+        return translate(each, own, path)
+
+    problems = translate_all(inside, explain_inner)
     if kind == "component_invalid":
         return problems
     if kind == "component_broken":

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hpcps.registry import Config
 from hpcps.spec.checks import contradictions
 from hpcps.spec.locate import Path
-from hpcps.spec.problems import Problem, translate
+from hpcps.spec.problems import Problem, translate, translate_all
 from hpcps.spec.schema import Run
 from hpcps.spec.tree import Tree, copied, get, put, remove
 
@@ -82,7 +82,7 @@ def _build(tree: Tree, shared: Shared) -> tuple[Run | None, list[Problem]]:
         shared.tables |= {key: getattr(run, name) for name, key in keys.items()}
         return run, []
     except ValidationError as error:
-        found = [problem for detail in error.errors(include_url=False) for problem in translate(detail)]
+        found = translate_all(error.errors(include_url=False), translate)
         # pydantic reports a value that fits none of several types once for each of them.
         found = list({problem.path: problem for problem in reversed(found)}.values())[::-1]
     meant = {path for problem in found for path in problem.stands_for}

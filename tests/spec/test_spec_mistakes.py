@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.registry import active
 from hpcps.spec.keys import dotted_keys, plain, root
@@ -776,3 +777,55 @@ def test_a_name_is_short_enough_for_a_folder(write: Write) -> None:
     assert load_experiment(write(), ["name=" + "a" * 100]).name == "a" * 100
     (message,) = mistakes(write(), "name=" + "a" * 101)
     assert "name: expects a text that matches ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$" in message
+
+
+def test_very_many_unknown_keys_are_counted_and_the_first_are_explained(write: Write) -> None:
+    """To compare each of them with all keys that exist would take minutes."""
+    keys = "".join(f"k{number} = 1\n" for number in range(2_000))
+    for table, name in (("", ""), ("[transport]\n", "transport.")):
+        with pytest.raises(SpecError) as caught:
+            load_experiment(write(table + keys))
+        text = str(caught.value)
+        assert f"{name}k99: unknown key" in text
+        assert f"{name}k100: and up to 1,900 more mistakes, which are not explained: correct the others first" in text
+        assert "k101" not in text
+
+
+def test_very_many_wrong_points_are_counted_and_the_first_are_listed(write: Write) -> None:
+    names = ", ".join(f"'m{number}'" for number in range(1_500))
+    with pytest.raises(SpecError) as caught:
+        load_experiment(write(f"[[sweep]]\n'model.name' = [{names}]\n"))
+    assert str(caught.value).endswith("\n  ... and 800 more: correct these first")
+
+
+def test_a_check_of_very_many_points_says_what_it_does(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hpcps.spec.load.MANY", 3)
+    load_experiment(write("[[sweep]]\nseed = [1, 2, 3]\n"))
+    assert capsys.readouterr().err == ""
+    path = write("[[sweep]]\nseed = [1, 2, 3, 4]\n")
+    load_experiment(path)
+    assert capsys.readouterr().err == f"hpcps: {path}: checking 4 points ...\n"
+
+
+def test_a_number_of_thousands_of_digits_is_named_with_its_line(write: Write) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_experiment(write("seed = " + "9" * 5000))
+    assert str(caught.value).endswith(": a number in it is too long: it has 5,000 digits")
+
+
+def test_labels_and_messages_do_not_control_the_terminal(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = r"a\nb\u001b[31mc\u202Ed"
+    shown = r"a b\x1b[31mc\u202ed"
+    path = write(f'[[include]]\nseed = 7\nlabel = "{evil}"\n')
+    path.write_text(f'description = "{evil}"\n{path.read_text()}')
+    assert main(["check", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert shown in out
+    assert r"b\x1b[31mc\u202ed" in out  # the second line of the description
+    path = write(f'[server]\n"{evil}" = "{evil}"\n')
+    assert main(["check", str(path)]) == 2
+    said = out + capsys.readouterr().err
+    assert f"{shown}: unknown key" in said
+    assert all(line.isprintable() for line in said.splitlines())
