@@ -8,9 +8,12 @@
 #   point       the point of a subjob of an array, or nothing
 #   time_left   a function: print the remaining time of the job in the format of `hpcps run --walltime`, or nothing
 #   submit      a function: submit $SCRIPT with the options of this job and the variables named as arguments; print its id
+#   hand_over   a function: let the jobs that wait for the end of this job wait for the job named as its argument; print
+#               the ids of those of which it could not change the dependency
 #
-# The job script defines SCRIPT, EXPERIMENT and HPCPS_HOME. The user may set ONLY, the points to run; ARGS, further
-# arguments of `hpcps run`, or @FILE with them; HPCPS_SITE, another site profile.
+# The job script defines SCRIPT, EXPERIMENT and HPCPS_HOME. Without an EXPERIMENT, the user sets HPCPS_COMMAND, a command
+# of hpcps with its arguments. The user may set ONLY, the points to run; ARGS, further arguments of the command, or @FILE
+# with them; HPCPS_SITE, another site profile.
 # shellcheck disable=SC2154  # variables that those scripts define
 
 complain() {
@@ -40,7 +43,7 @@ read_profile() {
 
 # Set `python` and `arguments`, the command to run.
 compose() {
-  local left more why
+  local left more words site points why
   python=${HPCPS_PYTHON:-}
   if [ -z "$python" ]; then
     python=python3
@@ -61,12 +64,32 @@ compose() {
     exit 2
   fi
   ONLY=${ONLY:-$point}
-  arguments=("$EXPERIMENT" --hostfile "$hosts")
-  [ -z "$ONLY" ] || arguments+=(--only "$ONLY")
-  [ -z "${HPCPS_MPIRUN:-}" ] || arguments+=(--mpirun "$HPCPS_MPIRUN")
-  [ -z "${HPCPS_MPIRUN_OPTIONS:-}" ] || arguments+=("--mpirun-options=$HPCPS_MPIRUN_OPTIONS")
+  words=(run "$EXPERIMENT")
+  [ -n "$EXPERIMENT" ] || read -r -a words <<<"${HPCPS_COMMAND:-}"
+  site=(--hostfile "$hosts")
+  points=(${ONLY:+--only "$ONLY"})
+  [ -z "${HPCPS_MPIRUN:-}" ] || site+=(--mpirun "$HPCPS_MPIRUN")
+  [ -z "${HPCPS_MPIRUN_OPTIONS:-}" ] || site+=("--mpirun-options=$HPCPS_MPIRUN_OPTIONS")
   left=$(time_left)
-  [ -z "$left" ] || arguments+=(--walltime "$left")
+  [ -z "$left" ] || site+=(--walltime "$left")
+  case ${words[0]:-} in
+    run | search) arguments=("${words[@]}" "${site[@]:0:2}" ${points[@]+"${points[@]}"} "${site[@]:2}") ;;
+    replay | evaluate) arguments=("${words[@]}" ${points[@]+"${points[@]}"}) ;;
+    doctor) arguments=("${words[@]}") ;;
+    launch)
+      arguments=("${words[0]}" "${site[@]}" "${words[@]:1}") # its options come before the program
+      [[ $python != */* ]] || PATH=$(dirname "$python"):$PATH # `python` is that of the environment
+      ;;
+    *)
+      complain "HPCPS_COMMAND=${HPCPS_COMMAND:-} is no command for a job: give run, search, launch, replay, evaluate or" \
+        "doctor with its arguments (docs/how-to/cluster.md)"
+      exit 2
+      ;;
+  esac
+  if [ -n "$ONLY" ] && [[ ${words[0]} =~ ^(launch|doctor)$ ]]; then
+    complain "hpcps ${words[0]} has no points to choose: leave out ONLY, and submit no array"
+    exit 2
+  fi
   read -r -a more <<<"${ARGS:-}"
   arguments+=(${more[@]+"${more[@]}"})
   # A profile may set its variables without `export`.
@@ -83,20 +106,23 @@ stop() {
   exit "$1"
 }
 
-# Submit a successor job: this one stopped at a checkpoint because its time is nearly over.
+# Submit a successor job: this one stopped because its time is nearly over. Jobs that wait for this one wait for it.
 succeed() {
-  local became name names=()
+  local became left name names=()
   HPCPS_SUCCESSOR=$((${HPCPS_SUCCESSOR:-0} + 1))
   for name in ONLY ARGS "${!HPCPS_@}"; do
     [ -z "${!name:-}" ] || names+=("$name")
   done
   export "${names[@]}"
   if ! became=$(submit "${names[@]}"); then
-    complain "it stopped at a checkpoint, but its successor could not be submitted (see above); to continue, submit" \
+    complain "it stopped before the end of its walltime, but its successor could not be submitted (see above); to continue, submit" \
       "$SCRIPT again${ONLY:+ with ONLY=$ONLY}"
     exit 1
   fi
-  echo "$(date -Is) stopped at a checkpoint, continues as $became (number $HPCPS_SUCCESSOR after the first job)"
+  # One job at a time: others may change the dependencies of the same jobs.
+  left=$({ flock -w 60 9 || true; hand_over "$became"; } 9<launcher/job.sh)
+  [ -z "$left" ] || complain "${left//$'\n'/, } still wait for the end of this job only: let them wait for $became"
+  echo "$(date -Is) stopped before the end of its walltime, continues as $became (number $HPCPS_SUCCESSOR after the first job)"
   exit 0
 }
 
@@ -113,15 +139,15 @@ trap 'stop 130' INT
 trap 'stop 129' HUP
 
 export PYTHONUNBUFFERED=1
-echo "$(date -Is) $job on $(sort -u "$hosts" | wc -l) hosts: hpcps run ${arguments[*]}"
-"$python" -m hpcps run "${arguments[@]}" &
+echo "$(date -Is) $job on $(sort -u "$hosts" | wc -l) hosts: hpcps ${arguments[*]}"
+"$python" -m hpcps "${arguments[@]}" &
 child=$!
 status=0
 wait "$child" || status=$?
 child=
 echo "$(date -Is) ended with status $status"
 # REFUSED in hpcps/launch/exit_status.py; the message above shows the argument as it arrived here.
-case "$status ${ARGS:-}" in
+case "$status ${ARGS:-${HPCPS_COMMAND:-}}" in
   "2 @"*) ;;
   "2 "*[\"\'\{\[,]*)
     complain "if the mistake is in ARGS: qsub removes quotes, and commas and blanks separate; put arguments with quotes," \

@@ -12,10 +12,14 @@ from pathlib import Path
 
 from hpcps.cli.arguments import add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, site_of
+from hpcps.launch.batch import last_moment, may_go_on, seconds
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder
 from hpcps.protocol.messages import ROLES
 from hpcps.registry.config import MOST_ROLES, NAME
+
+_SAVING = 0.75
+"""Share of the margin that a program gets to end after SIGTERM; the batch system and the record need the rest."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,6 +57,21 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="record the activities of every process, for trace.json and `hpcps plot timeline`, and the exchanges of "
         "every worker with the names of BytePS, in trace/worker-N/comm.json",
     )
+    parser.add_argument(
+        "--walltime",
+        metavar="TIME",
+        type=seconds,
+        help="time limit (seconds, or HH:MM:SS): stop the program with SIGTERM --margin seconds before it, with status "
+        f"{ExitStatus.SUSPENDED}",
+    )
+    parser.add_argument("--margin", metavar="SECONDS", type=count(1), default=120, help="see --walltime (default: 120)")
+    parser.add_argument(
+        "--successors",
+        metavar="N",
+        type=count(0),
+        default=0,
+        help="number of jobs in a chain that start the program again after the first one (default: 0)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="write the files of the launch, but start nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
@@ -76,6 +95,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.trace.reader import is_stale, merge
     from hpcps.registry import active
 
+    until = None if args.walltime is None else last_moment(args.walltime, args.margin, "--margin")
     command = [args.program, *args.arguments]
     experiment = args.results / (args.name or name_of(command))
     transport = active().of("transports")[args.transport]()
@@ -94,7 +114,7 @@ def handle(args: argparse.Namespace) -> int:
     code = source_state(Path.cwd())
     directory.write_provenance(provenance(sys.argv, code) | {"mpi": str(launch.job.mpirun)}, code.uncommitted)
     began = time.monotonic()
-    outcome = supervise(launch, lambda line: print(line, flush=True))
+    outcome = supervise(launch, lambda line: print(line, flush=True), until=until, saving=_SAVING * args.margin)
     if outcome.status == 0:
         if directory.records:
             directory.finish(
@@ -104,8 +124,13 @@ def handle(args: argparse.Namespace) -> int:
             shutil.rmtree(directory.path)  # the program has not used hpcps
     if args.trace and is_stale(directory.path):
         print(f"wrote {merge(directory.path)}: open it in ui.perfetto.dev, or `hpcps plot timeline {run.run_id}`")
-    if outcome.stopped:
+    if outcome.suspended and (reason := may_go_on(args.successors, option="--successors")):
+        print(f"hpcps: {reason}", flush=True)
+        return ExitStatus.FAILED
+    if outcome.suspended:
+        print(f"hpcps: {shlex.join(command)}: stopped before the end of the walltime", file=sys.stderr)
+    elif outcome.stopped:
         print(f"hpcps: stopped by {outcome.stopped.name}", file=sys.stderr)
     elif outcome.status:
         print(f"hpcps: {shlex.join(command)}: {outcome}", file=sys.stderr)
-    return outcome.status if outcome.stopped or not outcome.status else ExitStatus.FAILED
+    return outcome.status if outcome.stopped or outcome.suspended or not outcome.status else ExitStatus.FAILED

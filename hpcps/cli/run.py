@@ -23,7 +23,7 @@ from hpcps.execution.sweep.claims import (
     request,
 )
 from hpcps.execution.sweep.slots import crowding, divide
-from hpcps.launch.batch import may_go_on, predecessors, seconds
+from hpcps.launch.batch import last_moment, may_go_on, predecessors, seconds
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import launch_folder, prepare
@@ -212,12 +212,7 @@ def _merge_trace(run: Path, display: ProgressDisplay) -> None:
 def _last_moment(walltime: float, points: Sequence[Point]) -> float:
     """Return the time on the monotonic clock at which to stop at a checkpoint."""
     margin = max(point.run.checkpoint.margin for point in points)
-    if walltime <= margin:
-        raise LaunchError(
-            f"--walltime of {walltime:g} s leaves no time to train: a run stops checkpoint.margin = {margin:g} s "
-            "before its end; use a longer walltime, or a smaller checkpoint.margin (with --set)"
-        )
-    return time.monotonic() + walltime - margin
+    return last_moment(walltime, margin, "checkpoint.margin", " (with --set)")
 
 
 def _shares(args: argparse.Namespace, points: Sequence[Point]) -> tuple[Cores, ...]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -259,23 +260,46 @@ def seconds(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
+def last_moment(walltime: float, margin: float, key: str, where: str = "") -> float:
+    """Return the time on the monotonic clock at which to stop so that a job ends within its walltime.
+
+    Args:
+        walltime: the remaining seconds of the job.
+        margin: the seconds that the stop may take.
+        key: the key or the option with the margin.
+        where: how to set it.
+
+    Raises:
+        LaunchError: no time remains before the stop.
+    """
+    if walltime <= margin:
+        raise LaunchError(
+            f"--walltime of {walltime:g} s leaves no time to train: a run stops {key} = {margin:g} s before its end; "
+            f"use a longer walltime, or a smaller {key}{where}"
+        )
+    return time.monotonic() + walltime - margin
+
+
 def predecessors(environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of earlier jobs in the chain of this job, from `HPCPS_SUCCESSOR`."""
     text = environment.get(_PREDECESSORS, "0")
     return whole_number(text, 0, MOST) or 0
 
 
-def may_go_on(successors: int, environment: Mapping[str, str] = os.environ) -> str | None:
+def may_go_on(
+    successors: int, environment: Mapping[str, str] = os.environ, option: str = "checkpoint.successors"
+) -> str | None:
     """Return why no successor job may continue the run after this one; None if a successor is allowed.
 
     Args:
-        successors: the number of successors that the experiment allows.
+        successors: the number of successors that are allowed.
         environment: the environment of the job.
+        option: the key or the option with this number.
     """
     before = predecessors(environment)
     if before < successors:
         return None
     return (
-        f"checkpoint.successors = {successors} allows no job after this one (number {before + 1} of its chain): run "
+        f"{option} = {successors} allows no job after this one (number {before + 1} of its chain): run "
         "it again to go on"
     )

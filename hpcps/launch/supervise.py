@@ -62,7 +62,8 @@ class Outcome:
         status: exit status for the command line: 0 only if all runs are done; 128 + the signal number if a signal
             stopped the launch.
         stopped: the signal that stopped the launch, or None.
-        suspended: whether the run stopped at a checkpoint, or no further run started, because a stop was requested.
+        suspended: whether the run stopped at a checkpoint, no further run started, or a script was stopped before the
+            end of the walltime, because a stop was requested.
         finished: whether all runs are done, although a signal stopped the launch.
         run: the run during which a failure occurred, or None.
         failure: the process that failed first, or None if none failed or the process is unknown.
@@ -99,6 +100,7 @@ def supervise(
     tick: float = 0.5,
     grace: float = 5.0,
     until: float | None = None,
+    saving: float = 5.0,
 ) -> Outcome:
     """Start a launch and wait until the launcher and all its processes on this host have ended.
 
@@ -111,7 +113,9 @@ def supervise(
         on_tick: called about every `tick` seconds while the launch runs.
         tick: seconds.
         grace: seconds that the processes get to end by themselves after the signal to stop immediately.
-        until: time on the monotonic clock at which the launch shall stop at a checkpoint; None: no limit.
+        until: time on the monotonic clock at which the launch shall stop at a checkpoint, or a script by the signal to
+            stop; None: no limit.
+        saving: seconds that a script gets to end by itself after that signal.
 
     Raises:
         LaunchError: the launcher cannot be started.
@@ -137,10 +141,13 @@ def supervise(
                 tail.append(line)
                 # After a stop signal, a launcher reports every process that ends as an error. Hydra's processes also do
                 # when the work is over, if one of them ends late.
-                if not stops and not (_OF_HYDRA.match(line) and (deaths or _over(launch, stop, asked, known))):
+                if not stops and not (_OF_HYDRA.match(line) and over()):
                     on_output(line)
 
-    asked = False
+    def over() -> bool:
+        return bool(deaths) or (script and asked) or _over(launch, stop, asked, known)
+
+    asked = told_to_end = False
     with stops_of() as stops:
         others = children()
         process = _start(launch)
@@ -158,11 +165,16 @@ def supervise(
                 on_tick()
                 now = time.monotonic()
                 if until is not None and now > until and not asked:
-                    on_output("hpcps: time is nearly over: stopping at the next checkpoint ...")
+                    where = "" if script else " at the next checkpoint"
+                    on_output(f"hpcps: time is nearly over: stopping{where} ...")
                     stop.ask()
                     asked = True
+                    if script:
+                        checkpoint_by = now  # it has no checkpoint that hpcps knows of
+                        # What its processes report from now on are consequences.
+                        told_to_end = not deaths and not _failed(current(launch.job.plan), known)
                 if stops and script and checkpoint_by is None:
-                    checkpoint_by = now  # a script writes no checkpoint
+                    checkpoint_by = now
                 if stops and checkpoint_by is None:
                     on_output("hpcps: stopping at the next checkpoint ... (once more: at once)")
                     stop.ask()
@@ -172,7 +184,7 @@ def supervise(
                 if checkpoint_by is not None and now > checkpoint_by and more and writes_checkpoint(launch.job.plan):
                     checkpoint_by, more = checkpoint_by + more, 0.0
                 if checkpoint_by is not None and deadline is None and (len(stops) > 1 or now > checkpoint_by):
-                    deadline = now + grace
+                    deadline = now + (grace if stops else saving)
                     stop.ask(at_once=True)
                     # The process group, because Intel's mpirun is a script that does not forward signals.
                     _signal_group(process, launch.stop_signal)
@@ -214,6 +226,8 @@ def supervise(
     if stops:
         finished = run is None and bool(launch.job.plan.runs)
         outcome = Outcome(128 + stops[0], stops[0], suspended, finished)
+    elif told_to_end:
+        outcome = Outcome(ExitStatus.SUSPENDED, suspended=True)
     elif ended:
         killed = f"{launch.command[0]} on {socket.gethostname()} {describe(ended)}" if ended < 0 and not hangs else ""
         outcome = _explain(launch, _status(ended), killed, deaths, tail, known)

@@ -45,5 +45,25 @@ submit() {
   qsub "${options[@]}" -v "$names" "$SCRIPT"
 }
 
+# The attribute `depend` of a job, without the names of servers.
+dependencies() {
+  qstat -f "$1" 2>/dev/null | awk '/^\t/ { printf "%s", substr($0, 2); next } { printf "\n%s", $0 }' |
+    sed -nE 's/@[^:,]*//g; s/^ *depend = //p' || true
+}
+
+# PBS lists the jobs that wait for this one in its own attribute: beforeok:15.server:16.server,beforeany:17.server. A
+# subjob's successor is no part of the array, so jobs that wait for the array wait for the successor, too.
+hand_over() {
+  local own=${PBS_ARRAY_ID:-$job} id now new=$1
+  [ -z "${PBS_ARRAY_ID:-}" ] || new=$own:$1
+  for id in $(dependencies "$own" | tr , '\n' | grep -E '^before(ok|any|notok):' | tr : '\n' | grep -v ^before); do
+    now=$(dependencies "$id")
+    # If other jobs wait for that one, PBS would register their dependencies anew, and refuse that.
+    if [ -z "$now" ] || [[ $now == *before* ]] || ! qalter -W "depend=${now//":$own"/:$new}" "$id" >&2; then
+      echo "$id"
+    fi
+  done
+}
+
 # shellcheck source-path=SCRIPTDIR source=../job.sh
 . "$HPCPS_HOME/launcher/job.sh"

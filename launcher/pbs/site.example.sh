@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A site profile. Copy this file to launcher/pbs/site.sh, which git ignores, and keep the lines that you need.
 
-# Options of qsub, for launcher/pbs/submit.sh: account, queue, file systems, group, …
+# Options of qsub, for launcher/pbs/submit.sh and for successors: account, queue, file systems, group, e-mail, …
 # shellcheck disable=SC2034
 QSUB_OPTIONS=(-A my_project -q prod -l filesystems=home:eagle)
 

@@ -49,5 +49,15 @@ submit() {
   env ${without[@]+"${without[@]}"} sbatch "${options[@]}" "$SCRIPT"
 }
 
+# A subjob's successor is no part of the array, so jobs that wait for the array wait for the successor, too.
+hand_over() {
+  local id now new ends='(:|,|\?|$)' after='(afterok|afterany|afternotok)'
+  squeue --noheader --states=PENDING --format '%i %E' | sed 's/([a-z]*)//g' | while read -r id now; do
+    new=$(sed -E "s/$after:$job$ends/\1:$1\2/g; s/$after:${SLURM_ARRAY_JOB_ID:-none}_\*$ends/\1:${SLURM_ARRAY_JOB_ID:-}_*,\1:$1\2/g" \
+      <<<"$now")
+    [ "$new" = "$now" ] || scontrol update JobId="$id" Dependency="$new" >&2 || echo "$id"
+  done
+}
+
 # shellcheck source-path=SCRIPTDIR source=../job.sh
 . "$HPCPS_HOME/launcher/job.sh"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A site profile. Copy this file to launcher/slurm/site.sh, which git ignores, and keep the lines that you need.
 
-# Options of sbatch, for launcher/slurm/submit.sh: account, partition, constraints, …
+# Options of sbatch, for launcher/slurm/submit.sh and for successors: account, partition, constraints, e-mail, …
 # shellcheck disable=SC2034
 SBATCH_OPTIONS=(--account=my_project --partition=standard --constraint=cpu)
 

@@ -50,7 +50,7 @@ def most_hosts(points):
 def test_all_scripts_are_there_and_tested():
     for batch in ("pbs", "slurm"):
         there = {path.stem for path in (LAUNCHER / batch).glob("*.sh")}
-        assert there - {"common", "site.example", "submit", "site"} == set(SCRIPTS)
+        assert there - {"common", "site.example", "submit", "site", "command"} == set(SCRIPTS)
 
 
 @every_script
@@ -95,6 +95,7 @@ printf '    Resource_List.select = 18:ncp\n\tus=32\n    Resource_List.walltime =
 printf '    stime = %s\n    project = _pbs_project_default\n' "$(date -d '-1 hour' '+%a %b %e %T %Y')" """
 PYTHON = r"""[ "$3" != --version ] || exit 0
 printf '%s\n' "$@" >"$CALLED/arguments"
+echo "$PATH" >"$CALLED/path"
 env | grep -E '^(HPCPS_|ONLY|ARGS)' | sort >"$CALLED/environment"
 exit "${STATUS:-0}" """
 
@@ -148,6 +149,67 @@ def test_golden(start, tmp_path, name, batch):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+@both
+@pytest.mark.parametrize(
+    ("command", "called"),
+    [
+        (
+            "search experiments/mine.toml",
+            "search experiments/mine.toml --hostfile HOSTS --only 0,3 --walltime LEFT --set a=1",
+        ),
+        (
+            "run experiments/mine.toml",
+            "run experiments/mine.toml --hostfile HOSTS --only 0,3 --walltime LEFT --set a=1",
+        ),
+        ("evaluate mine", "evaluate mine --only 0,3 --set a=1"),
+        ("replay mine", "replay mine --only 0,3 --set a=1"),
+    ],
+)
+def test_a_job_of_another_command(start, tmp_path, batch, command, called):
+    done = start(batch, "command", HPCPS_COMMAND=command, ARGS="--set a=1", ONLY="0,3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said_to_hpcps(tmp_path) == called
+
+
+@both
+@pytest.mark.parametrize(
+    ("command", "called"),
+    [
+        ("doctor", "doctor --json"),
+        (
+            "launch -n 4 python train.py",
+            "launch --hostfile HOSTS --mpirun-options=-iface ib0 --walltime LEFT -n 4 python train.py --json",
+        ),
+    ],
+)
+def test_a_job_of_a_command_without_points(start, tmp_path, batch, command, called):
+    settings = {"HPCPS_COMMAND": command, "HPCPS_MPIRUN_OPTIONS": "-iface ib0"}
+    assert start(batch, "command", ARGS="--json", **settings).returncode == 0
+    assert said_to_hpcps(tmp_path) == called
+    path = (tmp_path / "spool" / "path").read_text()
+    assert path.count(f"{tmp_path}/spool/bin:") == 1 + command.startswith("launch")
+    done = start(batch, "command", ONLY="3", **settings)
+    assert done.returncode == 2
+    assert f"hpcps {command.split()[0]} has no points to choose: leave out ONLY" in done.stderr
+
+
+@both
+@pytest.mark.parametrize("command", ["", "plot fig3"])
+def test_a_command_that_is_none_for_a_job(start, batch, command):
+    done = start(batch, "command", HPCPS_COMMAND=command)
+    assert done.returncode == 2
+    assert "is no command for a job: give run, search, launch, replay, evaluate or doctor" in done.stderr
+
+
+def said_to_hpcps(tmp_path):
+    words = arguments(tmp_path)
+    assert words[:2] == ["-m", "hpcps"]
+    for option, placeholder in (("--hostfile", "HOSTS"), ("--walltime", "LEFT")):
+        if option in words:
+            words[words.index(option) + 1] = placeholder
+    return " ".join(words[2:])
 
 
 def test_an_unknown_walltime_is_left_out(start, tmp_path):
@@ -279,6 +341,37 @@ def test_the_successor_of_a_subjob_has_its_point_alone_and_what_the_site_wants(s
     assert words[6:10] == ["-A", "other", "-q", "prod"]
     assert "-J" not in words
     assert words[-2:] == ["HPCPS_SUCCESSOR=3", "ONLY=7"]
+
+
+# Job 15 waits for the job alone, 16 also for another one, others wait for 17, and 18 belongs to someone else.
+CHAINED = r"""case $2 in
+12*) printf '    depend = beforeok:15.server@server:17.server@server:18.server@server,beforeany:16.server@server\n' ;;
+15.server) printf '    depend = afterok:%s@server\n' "$OWN" ;;
+16.server) printf '    depend = afterok:9.server@server,aftera\n\tny:%s@server\n' "$OWN" ;;
+17.server) printf '    depend = afterok:%s@server,beforeok:20.server@server\n' "$OWN" ;;
+18.server) printf '    depend = afterok:%s@server\n' "$OWN" ;;
+esac"""
+QALTER = """[ "$3" != 18.server ] || { echo "qalter: Unauthorized Request 18.server" >&2; exit 1; }
+echo "$*" >>"$CALLED/qalter" """
+
+
+@pytest.mark.parametrize(
+    ("own", "new", "array"),
+    [
+        ("12.server", "13.server", {}),
+        ("12[].server", "12[].server:13.server", {"PBS_ARRAY_INDEX": "3", "PBS_ARRAY_ID": "12[].server"}),
+    ],
+)
+def test_jobs_that_wait_for_a_job_wait_for_its_successor(start, tmp_path, own, new, array):
+    programs = {"qsub": QSUB, "qstat": CHAINED, "qalter": QALTER}
+    done = start("pbs", "sync_two_validators", programs, STATUS="75", OWN=own, **array)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "spool" / "qalter").read_text().splitlines() == [
+        f"-W depend=afterok:{new} 15.server",
+        f"-W depend=afterok:9.server,afterany:{new} 16.server",
+    ]
+    assert "qalter: Unauthorized Request 18.server" in done.stderr
+    assert "17.server, 18.server still wait for the end of this job only: let them wait for 13.server" in done.stderr
 
 
 @pytest.mark.parametrize("status", ["0", "1", "2", "143"])

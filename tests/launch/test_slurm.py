@@ -154,6 +154,37 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
         assert call.endswith("--set x=[1,2]")
 
 
+def test_jobs_that_wait_for_a_job_wait_for_its_successor(slurm, submit, tmp_path):
+    """The successor waits for a file, so that the test sees what waits for it."""
+    go = shlex.quote(f"{tmp_path}/go")
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/bash\n[ "$*" != "-m hpcps --version" ] || exit 0\n[ -n "$HPCPS_SUCCESSOR" ] || exit 75\n'
+        f"until [ -e {go} ]; do sleep 0.1; done\n"
+    )
+    python.chmod(0o755)
+    job = tmp_path / "after.sh"
+    job.write_text("#!/bin/bash\n")
+
+    def after(dependency):
+        return slurm.say("sbatch", "--parsable", "--output=/dev/null", f"--dependency={dependency}", job)
+
+    single = submit("sync_tune_rho.sh", "--nodes=1", "--hold", HPCPS_PYTHON=str(python))
+    array = submit("sync_tune_rho.sh", "--nodes=1", "--array=5", "--hold", HPCPS_PYTHON=str(python))
+    both, any_of = after(f"afterok:{single}:{array}"), after(f"afterok:{single}?afterany:{array}_5")
+    slurm.say("scontrol", "release", f"{single},{array}")
+    for number in (single, f"{array}_5"):
+        assert slurm.finish(number)["ExitCode"] == "0:0", said(tmp_path)
+    lines = [line for line in said(tmp_path).splitlines() if "continues as" in line]
+    successors = {line.split("continues as ")[1].split()[0] for line in lines}
+    assert len(successors) == 2
+    assert {slurm.job(number)["JobState"] for number in (both, any_of)} == {"PENDING"}
+    waits = slurm.job(both)["Dependency"]
+    assert all(f"afterok:{number}(" in waits for number in successors)
+    (tmp_path / "go").touch()
+    assert {slurm.finish(number)["JobState"] for number in (*successors, both, any_of)} == {"COMPLETED"}
+
+
 def test_a_run_that_is_out_of_time_goes_on_in_the_next_job(slurm, submit, tmp_path):
     """For real, with a minute of walltime, of which more than half is kept in reserve."""
     arguments = f"{SMALL} --set train.epochs=5000 --set checkpoint.margin=36 --set checkpoint.successors=1"

@@ -1,6 +1,7 @@
 """`hpcps launch`: scripts without a framework, so that they start fast; what each process says when one fails."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from members import Members
 
 from hpcps.errors import SpecError
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.records.collect import collect
 from hpcps.records.files import read_lines
 from hpcps.records.status import SweepProgress
@@ -289,3 +291,37 @@ def test_what_limits_a_script(tmp_path):
 def test_importing_hpcps_imports_no_torch():
     code = "import sys, hpcps, hpcps.session.join, hpcps.cli.main; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+SAVES = 'trap "echo saved >>state; exit 0" TERM; echo begun >>state; while :; do sleep 0.1; done'
+
+
+def test_a_program_is_stopped_before_its_walltime_and_started_again_by_a_successor(tmp_path):
+    """With the time to save what it needs; a busy machine needs more time to start it."""
+    command = [sys.executable, "-m", "hpcps", "launch", "-n", "1", "--margin", "40", "--successors", "1", "--walltime"]
+
+    def run(walltime, **variables):
+        (tmp_path / "state").unlink(missing_ok=True)
+        done = subprocess.run(
+            [*command, str(walltime), "sh", "-c", SAVES], cwd=tmp_path, env={**os.environ, **variables},
+            capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        return done, (tmp_path / "state").exists() and (tmp_path / "state").read_text() == "begun\nsaved\n"
+
+    walltime = 43
+    while not (found := run(walltime))[1]:
+        walltime += 10
+        assert walltime < 100
+    done, _ = found
+    assert done.returncode == ExitStatus.SUSPENDED, done.stdout + done.stderr
+    assert done.stdout.splitlines()[0] == "hpcps: time is nearly over: stopping ..."
+    assert "failed" not in done.stdout + done.stderr
+    last, _ = run(walltime, HPCPS_SUCCESSOR="1")
+    assert last.returncode == ExitStatus.FAILED
+    assert "--successors = 1 allows no job after this one (number 2 of its chain)" in last.stdout
+
+
+def test_a_walltime_within_the_margin_is_refused(tmp_path):
+    done = launch(tmp_path, "--walltime", "60", "none")
+    assert done.returncode == ExitStatus.REFUSED
+    assert "--walltime of 60 s leaves no time to train: a run stops --margin = 120 s before its end" in done.stderr
