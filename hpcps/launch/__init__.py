@@ -1,5 +1,6 @@
 """Hosts, placement, launchers and supervision: from a run to its processes.
 
+- `ancestry`: which variables of a launcher a process inherits, and the task of an MPI launcher that it is
 - `arrivals`: the files by which the processes of a script find out that one ends before it joins
 - `batch`: batch systems: the job of this process, its hosts and walltime, and its successors
 - `bounded`: runs a command that may hang or crash, with a deadline

@@ -5,14 +5,17 @@ from __future__ import annotations
 import atexit
 import builtins
 import math
+import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
+from multiprocessing.util import Finalize
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
@@ -21,6 +24,7 @@ from weakref import WeakSet
 
 from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
 from hpcps.execution.bootstrap import process_group
+from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
 from hpcps.launch.local_rank import gpu_of, planned_rank
 from hpcps.launch.plan import Plan, Rank
@@ -36,16 +40,19 @@ from hpcps.session.session import Session, report
 from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
 from hpcps.transport import ProcessGroup
+from hpcps.transport.mpi.component import load_mpi
 from hpcps.transport.process_group import LostError
 
 PLAN = "HPCPS_PLAN"
 """The variable with the path of the plan, which `hpcps launch` sets."""
+INDEPENDENT = "if the processes are independent of each other, use init(alone=True)"
+"""What to do where processes do not belong together, for messages."""
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 """What `sys.excepthook` is."""
 
 
-class LaunchedSession(Session):
-    """The session of a process of `hpcps launch`."""
+class StepSession(Session):
+    """The session of the processes that one launcher has started: they leave their process group together."""
 
     def shutdown(self, error: str = "") -> None:
         """End the session; without an error, leave the process group together with all others."""
@@ -55,6 +62,15 @@ class LaunchedSession(Session):
         else:
             self._group.barrier()
             self._group.leave()
+
+
+class LaunchedSession(StepSession):
+    """The session of a process of `hpcps launch`."""
+
+    def shutdown(self, error: str = "") -> None:
+        """End the session; without an error, leave the process group together with all others."""
+        super().shutdown(error)
+        if not error:
             Arrivals(Path(os.environ[PLAN])).leave(str(self.member.peer))
 
     def serve_to_end(self) -> int:
@@ -197,6 +213,56 @@ def _close(stack: ExitStack, process: int) -> None:
         stack.close()
 
 
+_WATCH = """
+import os, select, signal, sys
+if not select.select([0], [], [], float(sys.argv[2]))[0]:
+    sys.stderr.write(sys.argv[3])
+    sys.stderr.flush()
+    os.kill(int(sys.argv[1]), signal.SIGKILL)
+"""
+
+
+@contextmanager
+def _ended_after(timeout: float, message: str) -> Iterator[None]:
+    """End this process with a message if the context takes longer: MPI starts without a time limit, in one call."""
+    words = [str(os.getpid()), str(timeout), f"hpcps: {socket.gethostname()}: {message}\n"]
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", _WATCH, *words], stdin=subprocess.PIPE):
+        yield  # the end of the context closes its standard input, which ends it
+
+
+@messages()
+def join_task(task: Task, timeout: float = TIMEOUT, copies: Copies | None = None) -> StepSession:
+    """Join the other tasks of a step of an MPI launcher, such as `mpirun`, through MPI.
+
+    Args:
+        task: the task that this process is.
+        timeout: see `Session`; also the seconds in which the other tasks must join.
+        copies: see `Session`.
+
+    Raises:
+        LaunchError: there is no MPI library, or it does not belong to the launcher.
+    """
+    late = f"{task} has waited {timeout:g} s for the others to call init()"
+    with _ended_after(timeout, late):
+        MPI = load_mpi()
+        from hpcps.transport.mpi.process_group import MpiProcessGroup
+
+        size = MPI.COMM_WORLD.Get_size()
+        if size != (task.size or size):
+            library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()
+            raise LaunchError(
+                f"this process is {task}, and MPI ({library}) has started {size}: start the script "
+                "with the mpirun of this MPI, with `hpcps launch`, or under Slurm with another srun --mpi; "
+                f"{INDEPENDENT}"
+            )
+        world = [Peer("worker", k) for k in range(size)]
+        # The script may send messages of its own among all processes.
+        group = MpiProcessGroup(MPI.COMM_WORLD.Dup(), {peer: rank for rank, peer in enumerate(world)})
+        session = StepSession(group, world, timeout, copies)
+    session.begin()
+    return session
+
+
 class _Exit(SystemExit):
     """What `sys.exit` raises; calls a function with its status if nobody catches it, so that it ends the script."""
 
@@ -264,6 +330,9 @@ class ScriptEnding:
         sys.excepthook, sys.exit = self.failed, self._leave
         vars(builtins).update(exit=self._leave, quit=self._leave)
         atexit.register(self.end)
+        if multiprocessing.parent_process() is not None:
+            # A forked child calls no function of atexit, and in no child does an exception reach `sys.excepthook`.
+            Finalize(None, self._end_child, exitpriority=1)
         with suppress(ValueError):  # not the main thread
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._terminate)
@@ -310,12 +379,21 @@ class ScriptEnding:
         what = f"{type(self._error).__name__}: {message_of(self._error)}"
         self._report(self._error)
         self._session.shutdown(error=what[:1000])
-        if late or os.environ.get(PLAN):
+        if late or isinstance(self._session, StepSession):
             # MPI would wait for the others at the end of this process.
             sys.stdout.flush()
             sys.stderr.flush()
             status = self._error.code if isinstance(self._error, SystemExit) else 1
             os._exit(status if isinstance(status, int) else 1)
+
+    def _end_child(self) -> None:
+        """End the session with a child of multiprocessing, which has this exception if it has failed."""
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            self._note_exit(error.code)
+        elif error is not None and not self._over:
+            self._error = error
+        self.end()
 
     def _leave(self, status: str | int | None = None, /) -> NoReturn:
         """Exit; note the status if it ends the script: `sys.excepthook` does not see `SystemExit`."""
@@ -327,10 +405,10 @@ class ScriptEnding:
 
     def _report(self, error: BaseException) -> None:
         """Write the report that `hpcps launch` reads, to name the process that failed first."""
-        if plan := os.environ.get(PLAN):
+        if isinstance(self._session, LaunchedSession):
             peer = self._session.member.peer
             with suppress(OSError):
-                run = RunDirectory(Path(Plan.read(Path(plan)).runs[0].directory))
+                run = RunDirectory(Path(Plan.read(Path(os.environ[PLAN])).runs[0].directory))
                 _report_loss(run, error)
                 run.fail(peer.role, peer.index, self._session.host, None, "script", error)
 

@@ -1,7 +1,7 @@
 """The exchange of hpcps for PyTorch scripts: `push_pull`, `DistributedOptimizer`, and a hook for DDP, with any rule.
 
-The names are those of BytePS, with Horovod's `allreduce`. `hpcps launch -n 4 python train.py` starts a script; under
-torchrun it works on one host. docs/how-to/own-script.md shows both.
+The names are those of BytePS, with Horovod's `allreduce`. `hpcps launch -n 4 python train.py` starts a script; it
+also works under `mpirun`, and on one host with the processes of torch. docs/how-to/own-script.md shows all.
 
 - `broadcast`: all processes get the parameters, or an object, of one of them
 - `compression`: the types to which tensors are converted

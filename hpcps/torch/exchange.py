@@ -18,7 +18,7 @@ from hpcps.session.reduction import Reduction, table_of
 from hpcps.session.tensors import Declaration, TensorExchange
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.copies import NAMES, bytes_of
-from hpcps.torch.state import session
+from hpcps.torch.state import check_world, session
 
 _handles: dict[int, PendingTensor] = {}
 _numbers = count()
@@ -129,6 +129,7 @@ def declared(
     if known is not None and known[0] == given:
         return known[1]
     check_whole(name, tensor)
+    check_world()
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")

@@ -1,19 +1,22 @@
 """The communication hook of DistributedDataParallel, which reads the annotations of the hook: they must be classes."""
 
+import gc
 from collections.abc import Sequence
 from itertools import count
 from math import prod
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch does not declare the name
+from torch.nn.parallel import DistributedDataParallel
 
 from hpcps.errors import SpecError
 from hpcps.session.reduction import is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
-from hpcps.torch.state import init, is_asynchronous, is_initialized, session, size
+from hpcps.torch.state import check_world, init, is_asynchronous, is_initialized, session, size
 from hpcps.torch.together import Together
 
 _models = count()
@@ -26,21 +29,51 @@ class Buckets:
 
     Attributes:
         reduction: how gradients are combined.
-        whole: whether all gradients of a step are combined at once.
+        whole: whether all gradients of a step are combined at once; None before the first backward pass.
         waiting: the buckets whose exchange has not begun: gradients, shapes of their blocks, and what gets the result.
+        model: the number of the model; None before the first backward pass.
         exchanges: the exchange of each list of gradients, by its name.
     """
 
     def __init__(self, reduction: Any) -> None:
-        """Begin without buckets."""
-        self.reduction, self.whole = reduction, is_whole(reduction, rule_of(reduction, size()))
+        """Begin without buckets, and without a session if frameworks have not started their processes."""
+        self.reduction = reduction
+        self.whole: bool | None = None
         self.waiting: list[tuple[Tensor, list[tuple[int, ...]], torch.futures.Future[Tensor]]] = []
-        self._model = next(_models)
+        self.model: int | None = None
         self._names: dict[tuple[object, ...], str] = {}
         self._first: dict[int, Tensor] = {}  # the first parameter of each bucket of the first step
         self._parameters: set[Tensor] = set()
         self._knows_model = False
         self.exchanges: dict[str, Together] = {}
+
+    def join(self) -> None:
+        """Join the processes of `torch.distributed`, if this process has not joined others.
+
+        Raises:
+            LaunchError: they cannot reach each other, see `init`.
+            RunError: this process has joined others.
+            SpecError: gradients of so many processes cannot be combined in this way.
+        """
+        init()
+        _refuse_asynchronous()
+        check_world()
+        self.whole = is_whole(self.reduction, rule_of(self.reduction, size()))
+
+    def begin(self) -> None:
+        """Begin the first backward pass: join the others, and check that DistributedDataParallel has the same ones.
+
+        Raises:
+            LaunchError, RunError, SpecError: see `join`.
+        """
+        if self.whole is None:
+            self.join()
+        self.model = next(_models)
+        check_world(
+            dist.get_world_size(_group_of(self)),
+            "DistributedDataParallel's process group",
+            "use no process_group and no init(alone=True), ",
+        )
 
     def check(self, bucket: GradBucket, parameters: list[Tensor]) -> None:
         """Check that a bucket, with these parameters, is of the same model as the earlier ones.
@@ -63,7 +96,7 @@ class Buckets:
     def name(self, bucket: GradBucket, shapes: Sequence[tuple[int, ...]]) -> str:
         """Return the name of a bucket, the same in all processes."""
         known = (bucket.index(), bucket.buffer().dtype, *shapes)
-        return self._names.setdefault(known, f"ddp {self._model} bucket {bucket.index()} ({len(self._names)})")
+        return self._names.setdefault(known, f"ddp {self.model} bucket {bucket.index()} ({len(self._names)})")
 
 
 def exchange(
@@ -76,6 +109,9 @@ def exchange(
 ) -> Buckets:
     """Return the state of `hook`: `ddp.register_comm_hook(exchange(rule="trimmed_mean"), hook)`.
 
+    It joins the processes of `torch.distributed`, as `init` does, at once if they are initialised, else in the first
+    backward pass: a framework may take it before it starts its processes.
+
     Args:
         rule: the rule that combines the gradients of the processes, see `push_pull`; by default the mean. A rule that
             sees blocks gets the gradient of each parameter as a block; one that sees whole vectors gets all of a step.
@@ -87,13 +123,31 @@ def exchange(
     Raises:
         SpecError: the rule cannot be used.
     """
-    init()
-    if is_asynchronous():
-        raise SpecError("asynchronous training is for DistributedOptimizer: DistributedDataParallel waits for all")
+    _refuse_asynchronous()
     reduction = reduction_of(average, rule, attack, seed, compression)
     if conversion(compression) is not Compression.none:
         raise SpecError('Compression.fp16 is not for the hook: use compression="fp16"')
-    return Buckets(reduction)
+    buckets = Buckets(reduction)
+    if dist.is_initialized():
+        buckets.join()
+    return buckets
+
+
+def _refuse_asynchronous() -> None:
+    if is_asynchronous():
+        raise SpecError("asynchronous training is for DistributedOptimizer: DistributedDataParallel waits for all")
+
+
+def _group_of(state: Buckets) -> dist.ProcessGroup | None:
+    """Return the process group of the DistributedDataParallel that has a state; None if it cannot be found.
+
+    torch gives a hook neither the model nor the group.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), DistributedDataParallel) and any(own is state for _, own in each._comm_hooks):
+            group: dist.ProcessGroup = each.process_group
+            return group
+    return None
 
 
 def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -125,6 +179,8 @@ def _begin(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
             "the hook is for DistributedDataParallel, which gives it buckets, and it got a tensor: no process has "
             "whole gradients with fully_shard and FullyShardedDataParallel"
         )
+    if state.model is None:
+        state.begin()
     parameters = bucket.parameters()
     state.check(bucket, parameters)
     future: torch.futures.Future[Tensor] = torch.futures.Future()

@@ -1,55 +1,67 @@
-"""The session of this process: how it begins, under `hpcps launch`, under torchrun or alone, and how it ends."""
+"""The session of this process: which other processes it joins, and how it ends."""
 
 from __future__ import annotations
 
 import os
+import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed.distributed_c10d import PrefixStore
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from hpcps.errors import LaunchError, RunError, message_of
+from hpcps.launch.ancestry import JOINED, Ancestry, Task
+from hpcps.launch.local_rank import OWN_RANK
 from hpcps.protocol.messages import Peer
-from hpcps.session.join import PLAN, ScriptEnding, join_launch, messages
+from hpcps.session.join import INDEPENDENT, PLAN, ScriptEnding, StepSession, join_launch, join_task, messages
 from hpcps.session.member import RECENT, TIMEOUT
 from hpcps.session.session import Session
 from hpcps.torch.copies import TensorCopies
 from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 
-_ELSEWHERE = "under torchrun, all processes must be on one host; on several hosts, start the script with `hpcps launch`"
+_ELSEWHERE = (
+    "on several hosts, start the script with `hpcps launch`, or with mpirun and as many tasks; under torchrun, all "
+    "processes must be on one host"
+)
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
 
 _current: tuple[Session, ScriptEnding] | None = None
-_asynchronous = _ended = False
+_asynchronous = _ended = _alone = False
 
 
-def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None) -> None:
+def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: bool = False) -> None:
     """Join the other processes of the script; without effect if this process has joined them.
 
-    The processes are those of `hpcps launch`, or those of torchrun on one host, or this one alone.
+    The processes are the first of these that there are: those of `hpcps launch`; those of `torch.distributed` if it is
+    initialised; those of torchrun; the tasks of `mpirun`, `mpiexec` or `srun`, through MPI; this one alone. Those of
+    torch must be on one host, unless they are the tasks of a launcher of MPI too.
 
     Args:
         timeout: seconds in which the others must call `init`, and in which an exchange must end; the error says whom
             this process waited for.
         asynchronous: whether `DistributedOptimizer` pushes differences of weights and pulls the newest weights, without
             waiting for other processes; by default, whether BytePS's variable `BYTEPS_ENABLE_ASYNC` is set to 1.
+        alone: whether this process exchanges nothing, although a launcher or torch may know of others.
 
     Raises:
-        LaunchError: the processes cannot reach each other, or they have ended their session.
+        LaunchError: the processes cannot reach each other, they have ended their session, or there may be others of
+            which this process does not know: a child of multiprocessing, of fork or of a process that has joined
+            others must say to which it belongs.
     """
-    global _current, _asynchronous
+    global _current, _asynchronous, _alone
     if _current is not None:
         return
     if _ended:
         raise LaunchError("init() after shutdown(): a script joins the other processes only once")
     _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
-    if os.environ.get(PLAN):
-        session: Session = join_launch(timeout, TensorCopies())
-    elif os.environ.get("WORLD_SIZE", "1") != "1":
-        session = _join_torchrun(timeout)
-    else:
-        session = _among([Peer("worker", 0)], 0, lambda mine: [mine], timeout)
+    _alone = alone
+    session = _alone_session(timeout) if alone else _join(timeout)
+    if isinstance(session, StepSession) or session.size > 1:
+        os.environ[JOINED] = str(os.getpid())
     _current = session, ScriptEnding(session)
 
 
@@ -58,7 +70,7 @@ def shutdown() -> None:
     global _current, _ended
     if _current is not None:
         (session, ending), _current = _current, None
-        _ended = session.size > 1 or PLAN in os.environ
+        _ended = isinstance(session, StepSession) or session.size > 1
         ending.shutdown()
 
 
@@ -121,21 +133,84 @@ def local_size() -> int:
     return session().local_size
 
 
+def check_world(size: int | None = None, of: str = "torch.distributed", remedy: str = "") -> None:
+    """Check that the session has all processes with which torch trains.
+
+    Args:
+        size: their number; by default, that of `torch.distributed`, if it is initialised and this process has not
+            chosen to be alone.
+        of: what has so many processes, for the message.
+        remedy: what else to do than to join others.
+
+    Raises:
+        RunError: there are more or fewer; the session ends.
+    """
+    if size is None:
+        size = dist.get_world_size() if dist.is_initialized() and not _alone else session().size
+    if size != session().size:
+        error = RunError(
+            f"the size of {of} is {size}, and the number of processes that init() has joined is {session().size}: "
+            f"{remedy}call init() after torch.distributed.init_process_group(), or start the script with `hpcps "
+            "launch` or torchrun"
+        )
+        session().fail(error)
+        raise error
+
+
 @messages()
-def _join_torchrun(timeout: float) -> Session:
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+def _join(timeout: float) -> Session:
+    ancestry = Ancestry()
+    torchrun = ancestry.own(_TORCHRUN)
+    elastic = "TORCHELASTIC_RUN_ID" in torchrun
+    # `hpcps launch` removes the variables of torchrun: these are of a torchrun that the script has started.
+    if PLAN in ancestry.own([PLAN, OWN_RANK]) and not elastic:
+        return join_launch(timeout, TensorCopies())
+    task = ancestry.task()
+    if dist.is_initialized() and dist.get_backend() != "mpi":
+        return _join_group(_get_default_store(), dist.get_rank(), dist.get_world_size(), timeout, task)
+    if elastic or torchrun.get("WORLD_SIZE", "1") != "1":
+        return _join_torchrun(timeout, task)
+    if task is not None:
+        return join_task(task, timeout, TensorCopies())
+    if ancestry.parent is not None:
+        raise LaunchError(
+            f"{ancestry.relation}, and nothing says to which others it belongs: call init() after "
+            "torch.distributed.init_process_group(), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for it; "
+            f"{INDEPENDENT}"
+        )
+    return _alone_session(timeout)
+
+
+def _join_torchrun(timeout: float, task: Task | None) -> Session:
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise LaunchError(
-            f"WORLD_SIZE is set, but not {', '.join(missing)}: start the script with `hpcps launch` or torchrun"
+            f"WORLD_SIZE is set, but not {', '.join(missing)}: start the script with `hpcps launch` or torchrun, or "
+            "call init() after torch.distributed.init_process_group()"
         )
-    limit = timedelta(seconds=timeout)
     try:
-        found, mine, count = next(iter(rendezvous("env://", timeout=limit)))
+        store, mine, count = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))
     except RuntimeError as error:
         raise LaunchError(
             f"rank {os.environ['RANK']} has not reached the others in {timeout:g} s: {message_of(error)}"
         ) from error
-    store, turn = PrefixStore("hpcps", found), iter(range(1 << 30))
+    return _join_group(store, mine, count, timeout, task)
+
+
+def _join_group(store: Store, mine: int, count: int, timeout: float, task: Task | None) -> Session:
+    """Join the processes that share a store of torch, of which this one has the number `mine`."""
+    if count == 1:
+        return _alone_session(timeout)
+    allgather = _allgather(PrefixStore("hpcps", store), mine, count, timeout)
+    same = task is not None and task.rank == mine and task.size in (count, None)
+    found = [each.decode().split() for each in allgather(f"{socket.gethostname()} {same}".encode())]
+    if task is not None and len({host for host, _ in found}) > 1 and all(each == "True" for _, each in found):
+        return join_task(task, timeout, TensorCopies())
+    return _among(mine, count, allgather, timeout)
+
+
+def _allgather(store: PrefixStore, mine: int, count: int, timeout: float) -> Callable[[bytes], list[bytes]]:
+    limit, turn = timedelta(seconds=timeout), iter(range(1 << 30))
 
     def allgather(payload: bytes) -> list[bytes]:
         prefix = next(turn)
@@ -148,7 +223,7 @@ def _join_torchrun(timeout: float) -> Session:
             raise LaunchError(f"worker-{mine} waited {timeout:g} s for {missing} to call init()") from error
         return [store.get(key) for key in keys]
 
-    return _among([Peer("worker", k) for k in range(count)], mine, allgather, timeout)
+    return allgather
 
 
 def _is_set(store: PrefixStore, key: str) -> bool:
@@ -160,9 +235,13 @@ def _is_set(store: PrefixStore, key: str) -> bool:
     return True
 
 
-def _among(world: list[Peer], mine: int, allgather: object, timeout: float) -> Session:
-    peers = {peer: number for number, peer in enumerate(world)}
-    group = SharedMemoryProcessGroup(mine, peers, allgather, _ELSEWHERE)  # type: ignore[arg-type]
+def _alone_session(timeout: float) -> Session:
+    return _among(0, 1, lambda mine: [mine], timeout)
+
+
+def _among(mine: int, count: int, allgather: Callable[[bytes], list[bytes]], timeout: float) -> Session:
+    world = [Peer("worker", k) for k in range(count)]
+    group = SharedMemoryProcessGroup(mine, {peer: k for k, peer in enumerate(world)}, allgather, _ELSEWHERE)
     session = Session(group, world, timeout, TensorCopies())
     session.begin()
     return session

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Literal, NoReturn
 
 from pydantic import Field, field_validator
@@ -78,26 +79,36 @@ class OverMpi(ProcessTransport):
 
     @contextmanager
     def group(self, process: LaunchedProcess) -> Iterator[ProcessGroup]:
-        finalizes = "mpi4py.MPI" in sys.modules  # the script has imported it, so mpi4py finalises MPI itself
-        try:
-            import mpi4py
-
-            # mpi4py would finalise MPI also at the end of a process that this one forks; the group does it.
-            mpi4py.rc.finalize = False
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as error:  # mpi4py looks for the library when MPI is imported
-            reason = str(error).removeprefix("cannot load MPI library\n").partition("\n")[0]
-            raise LaunchError(
-                f"mpi4py finds no MPI library: {reason}; load your site's MPI module, name the library in "
-                f"MPI4PY_LIBMPI, or install one: {sys.executable} -m pip install 'hpcps[mpich]'"
-            ) from error
-
+        MPI = load_mpi()
         from hpcps.transport.mpi.process_group import MpiProcessGroup
 
-        if finalizes:
-            forked = _Forked(os.getpid())
-            os.register_at_fork(after_in_child=forked.note_exit)
-            atexit.register(forked.end)
         # The launcher ends the other processes when one fails.
         ranks = {peer: rank for rank, peer in enumerate(process.world)}
         yield MpiProcessGroup(MPI.COMM_WORLD, ranks, process.watch)
+
+
+def load_mpi() -> ModuleType:
+    """Start MPI, if the script has not, and return mpi4py's module; the process group finalises it.
+
+    Raises:
+        LaunchError: there is no MPI library.
+    """
+    finalizes = "mpi4py.MPI" in sys.modules  # the script has imported it, so mpi4py finalises MPI itself
+    try:
+        import mpi4py
+
+        # mpi4py would finalise MPI also at the end of a process that this one forks; the group does it.
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # mpi4py looks for the library when MPI is imported
+        reason = str(error).removeprefix("cannot load MPI library\n").partition("\n")[0]
+        raise LaunchError(
+            f"mpi4py finds no MPI library: {reason}; load your site's MPI module, name the library in "
+            f"MPI4PY_LIBMPI, or install one: {sys.executable} -m pip install 'hpcps[mpich]'"
+        ) from error
+
+    if finalizes:
+        forked = _Forked(os.getpid())
+        os.register_at_fork(after_in_child=forked.note_exit)
+        atexit.register(forked.end)
+    return MPI

