@@ -119,3 +119,22 @@ def test_cosine_decay_equals_torch_and_begins_after_the_warm_up():
     # With a policy of local steps the epochs of the run decide.
     train = make_run({"name": "digits"}, **cosine).train
     assert learning_rate(train, 7, 10, 5) == pytest.approx(0.1)
+
+
+LARGE = [
+    {"name": "sgd", "lr": 1e100},
+    {"name": "nag", "lr": 1e39, "weight_decay": 1e100},
+    {"name": "adam", "lr": 1e38},
+    {"name": "adam", "lr": 1e100, "weight_decay": 1e100},
+    {"name": "adamw", "lr": 1e30, "weight_decay": 1e30},
+    {"name": "adamw", "lr": 1e100, "weight_decay": 1e100},
+]
+
+
+@pytest.mark.parametrize("table", LARGE, ids=str)
+def test_every_rate_that_a_file_may_have_can_be_taken(table):
+    config = config_of(table)
+    optimizer, parameters = build_optimizer(config), torch.linspace(-1, 1, SIZE)
+    for gradient, _ in steps():
+        optimizer.step(parameters, gradient, config.lr)
+    assert not parameters.isfinite().any()

@@ -5,6 +5,7 @@ import pytest
 from hpcps.execution.sweep.batch import execute_point
 from hpcps.records.files import read_lines
 from hpcps.records.locate import run_folder
+from hpcps.records.status import SweepProgress
 from hpcps.spec.load import load_experiment
 
 SERVERS = """
@@ -47,3 +48,15 @@ def test_a_diverged_run_takes_no_more_steps_and_has_the_same_curve(tmp_path, tex
         assert 0 < trained[1] < trained[0] / 2
     else:
         assert trained[1] == trained[0]
+
+
+@pytest.mark.parametrize("text", [SERVERS, ALONE], ids=["servers", "alone"])
+@pytest.mark.parametrize("optimizer", ["lr = 1e100", "weight_decay = 1e100", "name = 'adam', lr = 1e38"])
+def test_what_float32_cannot_hold_ends_in_a_run_that_is_marked(tmp_path, text, optimizer):
+    file = tmp_path / "diverged.toml"
+    file.write_text(text.format(train=f"optimizer = {{ {optimizer} }}"))
+    (point,) = load_experiment(file, ["train.epochs=1", 'validation.rule.kind="average"']).points
+    assert execute_point(point, tmp_path, [], lambda: False)
+    (status,) = SweepProgress([run_folder(point, tmp_path)]).poll()
+    # Servers refuse updates that are not finite, so their model stays as it is.
+    assert status.diverged if text == ALONE else status.stalled

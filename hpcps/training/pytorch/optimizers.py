@@ -5,12 +5,25 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from hpcps.numerics.state import State
 from hpcps.spec.optimization import Optimizer as OptimizerConfig
 from hpcps.training.trainer import FlatOptimizer
+
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def factor(value: float) -> float:
+    """Return a factor for float32 numbers: infinite if it exceeds them.
+
+    torch raises an exception for a larger finite factor. With an infinite one the model of the process is not finite,
+    as after any rate that is too large.
+    """
+    return value if abs(value) <= _LARGEST else math.copysign(math.inf, value)
 
 
 class TorchSgd(FlatOptimizer):
@@ -23,7 +36,7 @@ class TorchSgd(FlatOptimizer):
 
     def __init__(self, momentum: float, weight_decay: float, *, nesterov: bool) -> None:
         self._momentum = momentum
-        self._weight_decay = weight_decay
+        self._weight_decay = factor(weight_decay)
         self._nesterov = nesterov
         self._buffer: Tensor | None = None
 
@@ -37,7 +50,7 @@ class TorchSgd(FlatOptimizer):
             else:
                 self._buffer.mul_(self._momentum).add_(gradient)
             direction = gradient.add_(self._buffer, alpha=self._momentum) if self._nesterov else self._buffer
-        parameters.add_(direction, alpha=-rate)
+        parameters.add_(direction, alpha=-factor(rate))
 
     def state(self) -> State:
         return State() if self._buffer is None else State({"momentum": self._buffer.cpu().numpy().copy()})
@@ -71,12 +84,12 @@ class TorchAdam(FlatOptimizer):
         if self._decoupled:
             parameters.mul_(1 - rate * self._weight_decay)
         elif self._weight_decay:
-            gradient.add_(parameters, alpha=self._weight_decay)
+            gradient.add_(parameters, alpha=factor(self._weight_decay))
         self._first.lerp_(gradient, 1 - beta1)
         self._second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         bias1, bias2 = 1 - beta1**self._steps, 1 - beta2**self._steps
         scale = self._second.sqrt().div_(bias2**0.5).add_(self.EPSILON)
-        parameters.addcdiv_(self._first, scale, value=-rate / bias1)
+        parameters.addcdiv_(self._first, scale, value=-factor(rate / bias1))
 
     def state(self) -> State:
         moments = {"first": self._first, "second": self._second}
