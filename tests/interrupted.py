@@ -37,7 +37,7 @@ def play(run, folder, crash_at=None, stop=lambda: False):
     """Play a run; return whether it is done. With `crash_at`, its process is gone at that step, unless it is done."""
     directory = RunDirectory(folder)
     directory.create({"run_id": "small", "run": run.model_dump(mode="json")})
-    step, steps = role_driver.RoleDriver.step, 0
+    step, steps = role_driver.RoleDriver.take, 0
 
     def counted(self):
         nonlocal steps
@@ -47,7 +47,7 @@ def play(run, folder, crash_at=None, stop=lambda: False):
         return step(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(role_driver.RoleDriver, "step", counted)
+        patch.setattr(role_driver.RoleDriver, "take", counted)
         patch.setattr(role_driver, "_ASK_EVERY", -1.0)
         try:
             return run_in_process(run.identified("small"), directory, stop)

@@ -50,6 +50,9 @@ from hpcps.roles.events import (
 )
 from hpcps.transport.base import CollectiveTransport, MessageTransport
 
+_DATED = (Start, Computed, Resumed, Snapped)
+"""Events that get their moment when the role gets them; messages get it when they come."""
+
 _ASK_EVERY = 0.2
 """Seconds between two checks for a stop request."""
 
@@ -202,7 +205,8 @@ class RoleDriver:
 
     def _react(self, event: Event) -> Iterator[Effect]:
         self._account.took(self.peer, event)
-        for effect in self._role.handle(event):
+        dated = replace(event, moment=self._clock()) if isinstance(event, _DATED) else event
+        for effect in self._role.handle(dated):
             in_background = isinstance(effect, InBackground) and self._background is not None
             if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
                 self._stopwatch.charge("exchange")

@@ -76,7 +76,9 @@ class Kind(IntEnum):
     ORDER = 10
     """Asynchronous, from server 0 to the other servers: the position of an entry in the log."""
     CHECKPOINT = 11
-    """Asynchronous, from server 0: write your part of the checkpoint at this position of the log."""
+    """Asynchronous, from server 0: write your part of the checkpoint at this position of the log. With a quorum, from
+    server 0 to a late worker: write your part of the checkpoint of this round once your answer is made, all of whose
+    partitions you may send."""
     PART = 12
     """To the keeper of checkpoints: a part of a checkpoint is written; the note holds its checksum."""
     CREDIT = 13
@@ -116,6 +118,9 @@ class Kind(IntEnum):
     """Session: from a process to everyone: the note holds the `reason` why the session cannot go on."""
     LEAVE = 27
     """Session: from a process to everyone: it ends; the note holds its `error` if it failed."""
+    OWED = 28
+    """With a quorum, from server 0 to a worker that was late at the checkpoint from which the run resumed: send the
+    answer that your part contains; the note holds the `age` of its model at the checkpoint, in seconds."""
 
 
 class Flag(IntFlag):
@@ -178,9 +183,9 @@ class Message:
     | APPLY, READ; STOP, to server 0 | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
     | COMBINED, CLOSED, STATISTICS, QUERY, ANSWER, PARTIAL, CHUNK | the round | |
-    | CREDIT, ABANDON | the round of the receiver's update | |
+    | CREDIT, ABANDON, OWED | the round of the receiver's update | |
     | STOP, from server 0 | the round that does not begin | the index of the entry in the log |
-    | CHECKPOINT | | the index of the entry in the log |
+    | CHECKPOINT | the round of the checkpoint | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
     | COPY, REPLACEMENT; ABSENT, to the adversary | the round | the worker's cycle |
     | EVALUATE, EVALUATED; STOP, to the evaluator | the coordinator's round | the coordinator's cycle |

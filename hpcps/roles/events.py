@@ -17,7 +17,13 @@ from hpcps.training.evaluation import Evaluation
 
 @dataclass(frozen=True)
 class Start:
-    """The run begins."""
+    """The run begins.
+
+    Attributes:
+        moment: as in `Received`.
+    """
+
+    moment: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Computed:
         time: when it was done, in seconds since the role's record began.
         seconds: how long a `Compute` took, with an imposed slowdown or step time.
         overran: whether the computation alone took longer than its imposed time.
+        moment: as in `Received`.
     """
 
     task: str
@@ -37,11 +44,18 @@ class Computed:
     time: float = 0.0
     seconds: float = 0.0
     overran: bool = False
+    moment: float = 0.0
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A `Pause` is over."""
+    """A `Pause` is over.
+
+    Attributes:
+        moment: as in `Received`.
+    """
+
+    moment: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,10 +75,12 @@ class Snapped:
     Attributes:
         position: the round, or the place in the servers' log.
         checksum: the checksum of what was written.
+        moment: as in `Received`.
     """
 
     position: int
     checksum: str
+    moment: float = 0.0
 
 
 Event = Start | Received | Malformed | Reduced | Computed | Resumed | Idle | StopRequested | Snapped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcps.compression import Codec
@@ -227,13 +228,13 @@ class LocalTraining:
         fields = self._steps.record_fields()
         return fields | ({"epoch": self._progress} if isinstance(self._schedule, OpenSchedule) else {})
 
-    def snapshot_before_model(self) -> Iterator[Effect]:
+    def snapshot_before_model(self, position: int) -> Iterator[Effect]:
         """Write a checkpoint once no evaluation is under way; then wait for the next model."""
         self.stage = Stage.CHECKPOINTING
-        yield from self._evaluations.when_over(self._snapshot_and_wait)
+        yield from self._evaluations.when_over(partial(self._snapshot_and_wait, position))
 
-    def _snapshot_and_wait(self) -> Iterator[Effect]:
-        yield from self.snapshot(self.round)
+    def _snapshot_and_wait(self, position: int) -> Iterator[Effect]:
+        yield from self.snapshot(position)
         self.stage = Stage.WAITING_FOR_MODEL
         yield from self.adopt_when_complete()
 

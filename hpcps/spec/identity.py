@@ -158,12 +158,18 @@ def _geometric_median(run: Run) -> bool:
     return isinstance(rule, GeometricMedian) and rule.tolerance > 0
 
 
+def _quorum_checkpoints(run: Run) -> bool:
+    """A checkpoint of a run with a quorum does not change which rounds wait for late workers."""
+    return run.has_quorum
+
+
 REVISIONS: Mapping[str, Callable[[Run], bool]] = {
     "first-step": _first_step,
     "held-out-shard": _held_out_shard,
     "esync-first-round": _esync_first_round,
     "topk-order": _topk_order,
     "powersgd-sums": _powersgd_sums,
+    "quorum-checkpoints": _quorum_checkpoints,
     "geometric-median": _geometric_median,
 }
 """The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""

@@ -75,14 +75,14 @@ def test_a_quorum_that_nobody_misses_changes_no_bit(tmp_path, validators):
 
 @pytest.mark.parametrize("late", [pytest.param("drop", marks=pytest.mark.soak), "next"])
 def test_in_process_in_virtual_time_and_over_mpi(tmp_path, late):
-    """Imposed seconds fix the order, whatever executes the roles."""
+    """Imposed seconds fix the order, whatever executes the roles; checkpoints do not change it."""
     seconds = (0.31, 0.51, 0.91)  # all answers are 0.2 s apart
     classes = [{"name": f"w{k}", "workers": [k], "seconds": each} for k, each in enumerate(seconds)]
     tables = tables_of(
         topology={"workers": 3}, heterogeneity={"classes": classes},
-        train={"quorum": 2, "late": late, "abandon": late == "drop", "epochs": 2},
+        train={"quorum": 2, "late": late, "abandon": late == "drop", "epochs": 2}, checkpoint={"every": 1},
     )  # fmt: skip
-    ways = {"here": {}, "virtual": {"simulation": {"kind": "modelled"}}}
+    ways = {"here": {"checkpoint": {"every": 0}}, "virtual": {"simulation": {"kind": "modelled"}}}
     runs = {name: Run.model_validate(tables | more) for name, more in ways.items()}
     folders = [run_here(run, tmp_path / name).path for name, run in runs.items()]
     file = tmp_path / "quorum.toml"

@@ -255,7 +255,7 @@ class CollectiveWorker(Worker):
             self._model.wait_for(*self._roster.readers())
             training.flags |= Flag.SUSPEND
         if Flag.SNAPSHOT in flags:
-            yield from training.snapshot_before_model()
+            yield from training.snapshot_before_model(training.round)
         else:
             training.stage = Stage.WAITING_FOR_MODEL
             yield from training.adopt_when_complete()

@@ -60,6 +60,9 @@ class PartitionSender:
         self._record_round = record_round
         self._kept: dict[Peer, deque[Message]] = {peer: deque() for peer in receivers}
         self._credited = dict.fromkeys(receivers, WINDOW)
+        # With a quorum: what server 0 says of a checkpoint to a late worker; the last one that was written.
+        self._due: Message | None = None
+        self._written = 0
 
     @property
     def checkpoint_flags(self) -> Flag:
@@ -86,6 +89,8 @@ class PartitionSender:
 
     def take_credit(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a receiver's permission to send more of this round's answer."""
+        if message.round < self._training.round <= self._written:
+            return  # a late worker has sent all of its answer before the checkpoint
         if self._training.stage not in _ANSWERING or message.round != self._training.round:
             yield rejection(source, f"a late message (of round {message.round})")
         else:
@@ -98,8 +103,25 @@ class PartitionSender:
 
     def _send(self, to: Peer) -> Iterator[Effect]:
         messages = self._kept[to]
-        while messages and messages[0].partition < self._credited[to]:
+        while messages and (self._due is not None or messages[0].partition < self._credited[to]):
             yield Send(to, messages.popleft())
+
+    def take_checkpoint(self, message: Message) -> Iterator[Effect]:
+        """Write a checkpoint that the adopted model did not announce, because this worker was late.
+
+        It is written once the answer is made and sent: all of its partitions may be sent, also to a combiner that takes
+        them only in a later round, or ends.
+        """
+        if message.round <= self._written:
+            return  # the model announced it
+        training = self._training
+        self._due = message
+        if training.stage is Stage.WAITING_FOR_MODEL:
+            yield from self._end_round()
+        else:
+            for receiver in self._receivers:
+                yield from self._send(receiver)
+            yield from self.end_when_sent()
 
     def end_when_sent(self) -> Iterator[Effect]:
         """End the round once the whole answer is sent; write a checkpoint if server 0 said so."""
@@ -113,8 +135,17 @@ class PartitionSender:
         self._credited = dict.fromkeys(self._receivers, WINDOW)
         yield from self._record_round()
         training.round += 1
-        if training.flags & Flag.SNAPSHOT:
-            yield from training.snapshot_before_model()
+        yield from self._end_round()
+
+    def _end_round(self) -> Iterator[Effect]:
+        """Wait for the next model, after a checkpoint if one is due."""
+        training, due, self._due = self._training, self._due, None
+        position = training.round if due is None else due.round
+        if due is not None:
+            training.flags = due.flags
+        if training.flags & Flag.SNAPSHOT and position > self._written:
+            self._written = position
+            yield from training.snapshot_before_model(position)
         else:
             training.stage = Stage.WAITING_FOR_MODEL
             yield from training.adopt_when_complete()

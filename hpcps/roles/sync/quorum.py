@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
@@ -115,6 +116,19 @@ class QuorumCollector(PartitionCollector):
     def begin(self, round: int) -> None:
         """Begin at a round whose model every worker gets."""
         self._owed = {worker: deque([Owed(round)]) for worker in self._share}
+
+    def state(self) -> State:
+        """Return between two rounds what each worker owes; its answer is in the part of the worker, not in this one."""
+        owed = {}
+        for peer, entries in self._owed.items():
+            # The answer to a model that the round did not wait for may have come since the round closed.
+            last = entries[-1] if entries else Owed(self._returned[peer].round, lost=True)
+            owed[str(peer.index)] = [last.round, last.lost]
+        return State(facts=owed)
+
+    def restore(self, state: State) -> None:
+        """Begin the round after a checkpoint."""
+        self._owed = {peer: deque([Owed(*state.facts[str(peer.index)])]) for peer in self._share}
 
     def _expect_updates(self) -> None:
         """Expect answers to the next model of all that get it; keep those that may enter the next round."""
@@ -321,7 +335,41 @@ class Readers:
     def __init__(self, workers: int, round: int) -> None:
         """All workers get the model of a round."""
         self._given = dict.fromkeys(range(workers), round)
+        self._moments: dict[int, float] = {}
         self.next: set[int] = set()
+
+    def give(self, round: int, moment: float) -> None:
+        """Note when the model of a round was sent first."""
+        self._moments.setdefault(round, moment)
+        kept = {*self._given.values(), round}
+        self._moments = {each: at for each, at in self._moments.items() if each in kept}
+
+    def late(self, round: int) -> tuple[Peer, ...]:
+        """Return the workers that did not get the model of a round, or have not answered it by its end."""
+        of_round = {k for k, given in self._given.items() if given == round}
+        return tuple(Peer("worker", k) for k in self._given if k not in of_round & self.next)
+
+    def owing(self, round: int, moment: float) -> Iterator[Send]:
+        """Have the workers that owe answers to models before that of a round send them: the run has resumed."""
+        for worker, given in self._given.items():
+            if given != round:
+                note = {"age": moment - self._moments[given]}
+                yield Send(Peer("worker", worker), Message(Kind.OWED, round=given, note=note))
+
+    def state(self, round: int, moment: float) -> State:
+        """Return, at the end of the round before, which model each worker has, and for how long."""
+        given = [[k, each] for k, each in self._given.items()]
+        ages = [[each, moment - at] for each, at in self._moments.items() if each < round]
+        return State(facts={"given": given, "ages": ages})
+
+    def restore(self, state: State) -> None:
+        """Restore what was given before a checkpoint, whose moment becomes 0."""
+        self._given = {int(k): int(round) for k, round in state.facts["given"]}
+        self._moments = {int(round): -float(age) for round, age in state.facts["ages"]}
+
+    def resume(self, moment: float) -> None:
+        """Take the moment of the checkpoint for this one: the run resumes."""
+        self._moments = {round: moment + at for round, at in self._moments.items()}
 
     def learn(self, note: Mapping[str, Any]) -> None:
         """Note which workers a combiner says have answered: they get the next model."""

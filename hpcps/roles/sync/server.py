@@ -11,7 +11,7 @@ from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, schedule_of_rounds
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic, report
@@ -23,6 +23,7 @@ from hpcps.roles.events import (
     Effect,
     Event,
     Finish,
+    Idle,
     Record,
     Resumed,
     Save,
@@ -81,6 +82,7 @@ class SyncServer(MessagingRole):
         self._part: _Part | None = None
         self._stage = ServerStage.STARTING
         self._diverged = self._due = False
+        self._moment = 0.0
         self._checkpoint = CheckpointParts(self._roster)
         # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
         self._flags = self._announced = Flag.NONE
@@ -92,9 +94,11 @@ class SyncServer(MessagingRole):
 
     def _react(self, event: Event) -> Iterator[Effect]:
         answers = self._answers if self._part is not None else None
+        if not isinstance(event, (Reduced, Idle, StopRequested)):
+            self._moment = event.moment
         match event:
             case Start() if self._part is not None:
-                yield from self._publish(self._part)
+                yield from self._resume(self._part)
             case Start():
                 yield SetDeadline((self._roster.coordinator,))
             case Received(source, Message(kind=Kind.QUERY) as message, time) if answers and source in answers.roles:
@@ -185,7 +189,12 @@ class SyncServer(MessagingRole):
         shard = self._part.shard
         models = {"model": on_host(shard.now.model)} | ({} if shard.encoder is None else {"held": shard.now.held})
         kept = {"rule": self._rule_state, **shard.kept} | ({} if self._answers is None else {"counter": self._answers})
-        return State(models, facts).having(**{name: part.state() for name, part in kept.items()})
+        parts = {name: part.state() for name, part in kept.items()}
+        if self._readers:
+            parts["readers"] = self._readers.state(self.round, self._moment)
+        if isinstance(self._part.collector, QuorumCollector):
+            parts["quorum"] = self._part.collector.state()
+        return State(models, facts).having(**parts)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
@@ -195,8 +204,12 @@ class SyncServer(MessagingRole):
         self.round, self._diverged = facts["round"], facts["diverged"]
         if self._readers:
             self._readers = Readers(self._run.topology.workers, self.round)
+            if "readers" in facts:  # a checkpoint of an earlier version waits for all workers
+                self._readers.restore(state.part("readers"))
         if isinstance(part.collector, QuorumCollector):
             part.collector.begin(self.round)
+            if "quorum" in facts:
+                part.collector.restore(state.part("quorum"))
         self._rule_state.restore(state.part("rule"))
         for name, each in part.shard.kept.items():
             if name in facts:  # not in a checkpoint of an earlier version
@@ -205,6 +218,14 @@ class SyncServer(MessagingRole):
             part.schedule.learn(self.round - 1, facts["epochs"])
         if self._answers is not None:
             self._answers.restore(state.part("counter"))
+
+    def _resume(self, part: _Part) -> Iterator[Effect]:
+        """Send the model with which the run resumes; have late workers send the answers that they owe."""
+        if self._readers:
+            self._readers.resume(self._moment)
+        yield from self._publish(part)
+        if self._readers and self.keeps_checkpoints:
+            yield from self._readers.owing(self.round, self._moment)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written; go on, or end."""
@@ -219,16 +240,15 @@ class SyncServer(MessagingRole):
         elif not self.keeps_checkpoints:
             yield Finish(suspended=True)
 
-    def _announce(self, part: _Part, round: int, *, to_all: bool) -> Flag:
+    def _announce(self, part: _Part, round: int) -> Flag:
         """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it.
 
-        With a quorum a late worker does not see the flags of a model. So the last round, a round before a checkpoint
-        and one before the statistics of all workers wait for everyone. The checkpoint follows one round later.
+        With a quorum a late worker does not see the flags of a model. So the last round and one before the statistics
+        of all workers wait for everyone. A checkpoint waits for nobody: late workers are told of it.
 
         Args:
             part: what the server knows.
             round: the round.
-            to_all: whether every worker gets the model.
         """
         schedule, flags, next_round = part.schedule, Flag.NONE, round + 1
         if isinstance(schedule, OpenSchedule):
@@ -241,9 +261,7 @@ class SyncServer(MessagingRole):
             every = self._run.checkpoint.every
             self._due |= periodic(every, schedule.ended(next_round - 1), schedule.ended(next_round))
             if self._due or self._checkpoint.wanted:
-                flags |= Flag.EVERYONE if self._readers else Flag.NONE
-                if to_all:
-                    flags, self._due = flags | self._checkpoint.begin(round + 1), False
+                flags, self._due = flags | self._checkpoint.begin(round + 1), False
         if schedule.over(round):
             flags |= Flag.LAST
         if part.statistics and schedule.epochs_before(round):
@@ -252,9 +270,12 @@ class SyncServer(MessagingRole):
 
     def _publish(self, part: _Part) -> Iterator[Effect]:
         """Send the whole model of this round."""
-        self._announced = self._announce(part, self.round, to_all=True)
+        self._announced = self._announce(part, self.round)
+        readers = self._roster.readers()
+        if self._readers:
+            readers = tuple(reader for reader in readers if self._readers.have(reader, self.round))
         for number in range(len(part.shard.partitions)):
-            yield from self._give(part, number, part.shard.now, self.round, self._roster.readers(), whole=True)
+            yield from self._give(part, number, part.shard.now, self.round, readers, whole=True)
         if self.round:  # after a checkpoint, whose time belongs to the round that made the model
             yield Record("published", {"round": self.round - 1})
         yield from self._begin_round(part)
@@ -263,6 +284,8 @@ class SyncServer(MessagingRole):
         self, part: _Part, number: int, given: Slice, round: int, readers: Sequence[Peer], *, whole: bool = False
     ) -> Iterator[Effect]:
         """Send a partition of a round's model: encoded to readers that have the previous model, unless `whole`."""
+        if self._readers:
+            self._readers.give(round, self._moment)
         payload = given.held[part.shard.partitions[number].columns]
         note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._answers else {}
         if self._answers:
@@ -311,8 +334,7 @@ class SyncServer(MessagingRole):
         if done == 1 and self._readers and collector.note:
             self._readers.learn(collector.note)
         if done == 1 and not snapshot:
-            to_all = self._readers is None or Flag.EVERYONE in self._announced
-            self._announced = self._announce(part, round + 1, to_all=to_all)
+            self._announced = self._announce(part, round + 1)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
             readers = self._roster.readers()
             if self._readers:
@@ -321,6 +343,10 @@ class SyncServer(MessagingRole):
         if not collector.done:
             yield from self._combine_when_ready(part)
             return
+        if snapshot and self._readers and self.keeps_checkpoints:
+            flags = self._flags & CHECKPOINT_FLAGS
+            for worker in self._readers.late(round):
+                yield Send(worker, Message(Kind.CHECKPOINT, round=round + 1, flags=flags))
         yield from self._end_round(part)
         if snapshot:
             self._stage = ServerStage.SUSPENDING if Flag.SUSPEND in self._flags else ServerStage.CHECKPOINTING

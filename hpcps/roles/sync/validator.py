@@ -58,10 +58,17 @@ class SyncValidator(TrainingRole):
     def kept(self) -> Mapping[str, Kept]:
         return {"acceptance": self._acceptance, "rule": self._rule_state, **self._decoder.kept}
 
+    def state(self, evaluated: int) -> State:
+        state, collector = super().state(evaluated), self._collector
+        return state.having(quorum=collector.state()) if isinstance(collector, QuorumCollector) else state
+
     def restore(self, state: State) -> None:
         super().restore(state)
         if isinstance(self._collector, QuorumCollector):
-            self._collector.begin(self.round)
+            if "quorum" in state.facts:
+                self._collector.restore(state.part("quorum"))
+            else:  # a checkpoint of an earlier version waits for all workers
+                self._collector.begin(self.round)
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Effect, Event, Record, Send, Stage
+from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage, StopRequested
 from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.sync.last_answer import LastAnswer
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
@@ -26,9 +28,33 @@ class SyncWorker(Worker):
         super().__init__(peer, run, trainer, resources, self._receivers)
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._adversary = AdversaryClient(peer, run, self._packer)
+        self._answer = LastAnswer() if run.has_quorum else None
+        self._owes = False
+        self._moment = 0.0
+
+    def state(self, evaluated: int) -> State:
+        state = super().state(evaluated)
+        return state if self._answer is None else state.having(answer=self._answer.state())
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        if self._answer is not None and "answer" in state.facts:  # not in a checkpoint of an earlier version
+            self._answer.restore(state.part("answer"))
 
     def _react(self, event: Event) -> Iterator[Effect]:
+        if not isinstance(event, (Reduced, Idle, StopRequested)):
+            self._moment = event.moment
         match event:
+            case Computed("adopt") if self._answer is not None:
+                self._answer.begin(self.round, self._moment)
+                yield from self._training.handle(event)
+            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == SERVER_0:
+                yield from self._sender.take_checkpoint(message)
+            case Received(source, Message(kind=Kind.OWED) as message) if source == SERVER_0 and self._answer:
+                self._owes = True
+                yield Pause(max(self._answer.took - float(message.note["age"]), 0.0))
+            case Resumed() if self._owes:
+                yield from self._send_again()
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._sender.take_model(source, message)
             case Received(source, Message(kind=Kind.CREDIT) as message) if source in self._receivers:
@@ -55,6 +81,8 @@ class SyncWorker(Worker):
         """Send the update as fast as it is taken; then wait for the next model."""
         assert self._packed is not None, "it has been packed"
         self._training.stage = Stage.SENDING
+        if self._answer is not None:
+            self._answer.end(self._moment)
         for place in range(len(self._packed.parts)):
             part = yield from self.encoded(self._packed, place)
             shard = part.combiner.index if part.combiner.role == "server" else 0
@@ -62,6 +90,7 @@ class SyncWorker(Worker):
                 Kind.UPDATE, round=self.round, shard=shard, flags=self._sender.checkpoint_flags, mask=part.mask,
                 payload=part.payload, partition=part.number,
             )  # fmt: skip
+            self._note(part.combiner, message)
             yield from self._sender.put(part.combiner, message)
         if not self._packed.parts:
             steps = self._training.abandoned
@@ -69,10 +98,25 @@ class SyncWorker(Worker):
             for receiver in self._receivers:
                 flags = self._sender.checkpoint_flags
                 absent = Message(Kind.ABSENT, round=self.round, flags=flags, note=note)
+                self._note(receiver, absent)
                 yield Send(receiver, absent)
         yield from self._sender.end_when_sent()
 
+    def _note(self, to: Peer, message: Message) -> None:
+        if self._answer is not None:
+            self._answer.messages.append((to, message))
+
+    def _send_again(self) -> Iterator[Effect]:
+        """Send the answer of a checkpoint, which its combiners had not got then."""
+        assert self._answer is not None, "the run has a quorum"
+        self._owes, self._packed, training = False, None, self._training
+        training.round, training.stage, training.flags = self._answer.round, Stage.SENDING, Flag.NONE
+        for to, message in self._answer.messages:
+            yield from self._sender.put(to, message)
+        yield from self._sender.end_when_sent()
+
     def _record_round(self) -> Iterator[Effect]:
-        """Record what was trained and sent."""
-        assert self._packed is not None, "it has been sent"
+        """Record what was trained and sent, unless that was before a checkpoint."""
+        if self._packed is None:
+            return
         yield Record("round", self._training.record_fields() | self._packed.fields())

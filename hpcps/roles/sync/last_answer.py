@@ -1,0 +1,60 @@
+"""The last answer of a worker, which a checkpoint of a run with a quorum contains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hpcps.numerics.state import State
+from hpcps.numerics.vectors import on_host
+from hpcps.protocol.messages import Kind, Message, Peer
+
+
+class LastAnswer:
+    """The last answer of a worker, and how long the worker took for it.
+
+    A checkpoint does not change which rounds a late answer misses. So it contains the answers that combiners had not
+    got at its moment; after a resume, each is sent as long after that moment as it was made.
+
+    Attributes:
+        round: the round of the model that it answers.
+        messages: its messages, with their receivers.
+        took: seconds from the model to the answer.
+    """
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.messages: list[tuple[Peer, Message]] = []
+        self.took = 0.0
+        self._began = 0.0
+
+    def begin(self, round: int, moment: float) -> None:
+        """Note when the worker adopted the model of a round."""
+        self.round, self._began = round, moment
+
+    def end(self, moment: float) -> None:
+        """Note when the answer is made; its messages follow."""
+        self.took, self.messages = moment - self._began, []
+
+    def state(self) -> State:
+        """Return the answer, with copies of its payloads."""
+        arrays: dict[str, NDArray[Any]] = {}
+        parts: list[list[object]] = []
+        for number, (to, message) in enumerate(self.messages):
+            parts.append([str(to), int(message.kind), message.shard, message.partition, message.note])
+            if message.mask is not None:
+                arrays[f"mask {number}"] = message.mask
+                arrays[f"payload {number}"] = on_host(message.values)
+        return State(arrays, {"round": self.round, "took": self.took, "parts": parts})
+
+    def restore(self, state: State) -> None:
+        """Restore the answer of a checkpoint."""
+        facts, arrays = state.facts, state.arrays
+        self.round, self.took, self.messages = facts["round"], facts["took"], []
+        for number, (to, kind, shard, partition, note) in enumerate(facts["parts"]):
+            message = Message(
+                Kind(kind), round=self.round, shard=shard, partition=partition, note=note,
+                mask=arrays.get(f"mask {number}"), payload=arrays.get(f"payload {number}"),
+            )  # fmt: skip
+            self.messages.append((Peer.parse(to), message))
