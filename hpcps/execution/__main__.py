@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcps.errors import HpcpsError
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
-from hpcps.launch.local_rank import planned_rank, preset_gpu, share_gpu
+from hpcps.launch.local_rank import close_input, planned_rank, preset_gpu, share_gpu
 from hpcps.launch.plan import Plan
 
 
@@ -35,6 +35,7 @@ def main() -> int:
     started = stand_guard(name, lost, plan.timeout, mps)
     # srun forwards SIGUSR1, but not SIGTERM. `execute` handles SIGTERM; before that, SIGTERM ends the process.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
+    close_input()
     preset_gpu(plan)
     # What is imported stays: searching it for garbage takes a fifth of the time of the imports.
     gc.disable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,15 @@ _TASKS = (
 
 `mpirun` in a job of Slurm starts its own processes with `srun`, so the variables of MPI count before those of Slurm.
 """
+_OF_ONE_PROCESS = re.compile(
+    r"HPCPS_(PLAN|RANK|JOINED)"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
+    r"|HYDI_CONTROL_FD|MPI_LOCALN?RANK(S|ID)|PALS_(LOCAL_)?RANKID"
+    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|HOSTNAME|SPAWNED|UNIVERSE_SIZE|CONTROL_PORT|SHARED_SECRET|LOCAL_(RANK|SIZE))"
+    r"|PMIX_(?!MCA_)\w+|PRTE_LAUNCHED"
+    r"|OMPI_(COMM_WORLD|APP_CTX|WORLD|UNIVERSE)_\w+|OMPI_(ARGV|COMMAND|FILE_LOCATION|FIRST_RANKS|NUM_APP_CTX)"
+)
+"""The variables that launchers and torchrun set for one process. Those of a site, such as OMPI_MCA_*, have others."""
 _MOST = 1 << 24
 
 
@@ -45,6 +55,11 @@ class Task:
     def __str__(self) -> str:
         number = f"task {self.rank}" if self.size is None else f"task {self.rank} of {self.size}"
         return f"{number} ({self.variable})"
+
+
+def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of one process of a launch, for a new launch."""
+    return {name: value for name, value in environment.items() if not _OF_ONE_PROCESS.fullmatch(name)}
 
 
 class Ancestry:

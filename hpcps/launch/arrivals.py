@@ -69,10 +69,10 @@ class Arrivals:
         # Listing the folder also refreshes what a network file system caches.
         while missing := [name for name in names if name not in (found := set(os.listdir(self.path)))]:
             if ended := next((name for name in missing if name + ENDED in found), None):
-                self.file(process).unlink()
+                self.file(process).unlink(missing_ok=True)
                 raise EndedError(process, ended, self.path / (ended + ENDED))
             if time.monotonic() - began > timeout:
-                self.file(process).unlink()  # so that its guard tells those that arrive later
+                self.file(process).unlink(missing_ok=True)  # so that its guard tells those that arrive later
                 raise LaunchError(
                     f"{process} waited {timeout:g} s for {enumerated(missing)} to call init(): each process must call "
                     "it within the timeout of init()"

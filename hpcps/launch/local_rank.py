@@ -38,6 +38,18 @@ def planned_rank(plan: Plan, environment: MutableMapping[str, str] = os.environ)
     return None
 
 
+def close_input() -> None:
+    """Let the standard input of this process be empty.
+
+    Launchers forward theirs to rank 0, and it is empty under `hpcps`; the others would wait for it without end, and so
+    does rank 0 of Open MPI 5, which does not forward the end of /dev/null.
+    """
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    if empty:
+        os.close(empty)
+
+
 def preset_gpu(plan: Plan, environment: MutableMapping[str, str] = os.environ) -> None:
     """Make only the planned GPU visible to this process; call this before MPI and the framework are imported.
 

@@ -14,7 +14,7 @@ from hpcps.errors import HpcpsError, LaunchError
 from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
-from hpcps.launch.local_rank import OWN_RANK, planned_rank, preset_gpu
+from hpcps.launch.local_rank import OWN_RANK, close_input, planned_rank, preset_gpu
 from hpcps.launch.plan import Plan, Rank
 from hpcps.session.join import PLAN
 
@@ -38,6 +38,7 @@ def main() -> int:
         joining = Arrivals(plan_file).file(str(me))
         lost = LostGuards(plan_file).file(str(me))
         started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining)
+        close_input()
         preset_gpu(plan)
         os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
         if me.role == "server":

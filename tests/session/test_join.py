@@ -17,7 +17,7 @@ import torch.distributed as dist  # noqa: E402
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.errors import LaunchError, RunError  # noqa: E402
-from hpcps.launch.ancestry import Ancestry, Task  # noqa: E402
+from hpcps.launch.ancestry import Ancestry, Task, without_launch  # noqa: E402
 
 LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PALS_", "SLURM_", "HPCPS_")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -265,6 +265,18 @@ def test_accelerate(monkeypatch):
         assert (bps.size(), model.module.weight.grad.tolist()) == (2, [[2.0, 2.0]])
 
     accelerate.debug_launcher(train, num_processes=2)
+
+
+def test_a_new_launch_inherits_what_a_site_sets_and_nothing_of_a_process():
+    site = {"PATH": "/bin", "OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash", "PMI_NO_FORK": "1", "HPCPS_DATA": "/d"}
+    site |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "SLURM_JOB_ID": "7", "PALS_RPC_TIMEOUT": "1", "RANK_FILE": "r"}
+    names = (
+        "HPCPS_PLAN HPCPS_RANK HPCPS_JOINED RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME "
+        "MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID HYDI_CONTROL_FD MPI_LOCALRANKID MPI_LOCALNRANKS PALS_RANKID "
+        "PALS_LOCAL_RANKID PMI_RANK PMI_SIZE PMI_FD PMI_LOCAL_SIZE PMIX_RANK PMIX_SERVER_URI41 PRTE_LAUNCHED "
+        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMPI_ARGV OMPI_UNIVERSE_SIZE"
+    )
+    assert without_launch(site | dict.fromkeys(names.split(), "1")) == site
 
 
 def ancestry(of_parent=None, **variables):

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock as Mock
 
 import numpy as np
 import pytest
+from environments import interpreter
 from members import Members
 
 from hpcps.errors import SpecError
@@ -43,6 +44,7 @@ def exchange(name, size):
     session.wait(session.start(tensor, [data.view(np.uint8)], [target]))
     return target.view(np.float32)
 exchange("first", 10)
+if mode == "input": assert sys.stdin.read() == ""
 if session.rank == 1:
     if mode == "raise": raise ValueError("boom")
     if mode == "mute": raise type("MuteError", (Exception,), {"__str__": lambda error: None})
@@ -74,6 +76,31 @@ def launch(tmp_path, *arguments, **keys):
     return subprocess.run(
         [*command, arguments[-1]], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **keys
     )
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+def test_a_launch_in_a_process_of_another_launch_reads_no_input_and_inherits_nothing(tmp_path, name):
+    """A process of a launch under `mpirun`, torchrun or `hpcps launch` may start one of its own."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    python = interpreter(name)
+    outer = {"HPCPS_RANK": "0", "HPCPS_PLAN": "/no/plan", "RANK": "0", "WORLD_SIZE": "7", "LOCAL_RANK": "0"}
+    outer |= {"MASTER_ADDR": "nowhere", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    if name == "mpich":
+        outer |= {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "99", "HYDI_CONTROL_FD": "98"}
+    if name == "openmpi":
+        outer |= {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}
+    reading, writing = os.pipe()  # open until the end, as a terminal is
+    try:
+        done = subprocess.run(
+            [python, "-m", "hpcps", "launch", "-n", "3", python, "script.py", "input"],
+            env=os.environ | outer, stdin=reading, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = sorted(line for line in done.stdout.splitlines() if line.startswith("done"))
+    assert found == [f"done {k} 3 {k} 3 127.0.0.1 {tmp_path}" for k in range(3)]
 
 
 @pytest.mark.parametrize(

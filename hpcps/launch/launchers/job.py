@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from hpcps.errors import LaunchError
+from hpcps.launch.ancestry import without_launch
 from hpcps.launch.plan import Plan, Rank
 
 MPICH_WITH_UCX = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
@@ -99,8 +100,8 @@ class Launch:
                 raise LaunchError(f"{path} cannot be written: {error.strerror}") from error
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of the launcher."""
-        environment = {**os.environ, **self.variables}
+        """Return the environment of the launcher, which may itself be started by a process of another launch."""
+        environment = {**without_launch(os.environ), **self.variables}
         if self.needs_path:
             path = os.environ.get("PATH", os.defpath)
             environment["PATH"] = os.pathsep.join([str(self.job.mpirun.parent), path])
