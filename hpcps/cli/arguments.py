@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpcps.records.locate import default_results
 
@@ -14,7 +15,10 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 class ArgumentFileParser(argparse.ArgumentParser):
-    """A parser that reads the lines of an @FILE as a shell reads its arguments."""
+    """A parser for which @FILE stands for the arguments in a file; it reads its lines as a shell does."""
+
+    def __init__(self, *, fromfile_prefix_chars: str | None = "@", **keys: Any) -> None:
+        super().__init__(fromfile_prefix_chars=fromfile_prefix_chars, **keys)
 
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
         """Return the arguments in a line."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcps.cli.arguments import add_point_arguments, add_results_argument
+from hpcps.cli.arguments import ArgumentFileParser, add_point_arguments, add_results_argument
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.batch import with_gpus
@@ -26,7 +26,7 @@ from hpcps.spec.transport import Transport
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="configgen.py", description=__doc__)
+    parser = ArgumentFileParser(prog="configgen.py", description=__doc__)
     parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
     parser.add_argument("-o", "--output", metavar="CONF", type=Path, required=True, help="the configfile to write")
     names = f"{', '.join(active().of('launchers'))}, or that of a plugin"

@@ -30,6 +30,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Start N processes of a program that uses hpcps.torch, such as `hpcps launch -n 4 python "
         "train.py`, over MPI, here or on the hosts of a host file. Options of hpcps come before the program. Every "
         "process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.",
+        fromfile_prefix_chars=None,  # an argument of the program may begin with @
     )
     parser.add_argument("-n", metavar="N", type=count(1, MOST_ROLES), required=True, help="the number of workers")
     parser.add_argument(

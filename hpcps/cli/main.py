@@ -54,7 +54,10 @@ _COMMANDS = (
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with every sub-command registered."""
     top: argparse.ArgumentParser = ArgumentFileParser(
-        prog="hpcps", description="Run parameter-server training experiments on MPI clusters."
+        prog="hpcps",
+        description="Run parameter-server training experiments on MPI clusters. After a command, @FILE stands for the "
+        "arguments in a file, written as for a shell, on any number of lines.",
+        fromfile_prefix_chars=None,
     )
     top.add_argument("--version", action="version", version=f"hpcps {hpcps.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)

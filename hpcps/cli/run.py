@@ -45,7 +45,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "process, with transport.kind = inproc). A run that fails does not stop the others. If another `hpcps run` "
         "executes a run, wait for it, and execute it here if it stays unfinished. @FILE stands for the arguments in a "
         "file, written as for a shell, on any number of lines.",
-        fromfile_prefix_chars="@",
     )
     add_run_arguments(parser)
     parser.set_defaults(handler=handle)

@@ -23,7 +23,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "results/NAME.search, and choose the values with the best score on held-out training samples. `hpcps run` then "
         "gives these values to the points of the experiment. Runs that are done are not executed again. --only "
         "selects points of the experiment: values are chosen for those. @FILE stands for the arguments in a file.",
-        fromfile_prefix_chars="@",
     )
     add_run_arguments(parser)
     parser.set_defaults(handler=handle)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from hpcps.records.step_state import StepState
 
 
+_WIDEST = 60
+"""Characters up to which a text makes its column wider; a longer one moves only the rest of its own row."""
+
+
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
@@ -125,7 +129,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
     notes += [f"  {run.run_id}: {run.acceptance.words}" for run in runs if run.stalled]
     # Omit columns that are empty for all runs.
     used = [column for column in range(len(rows[0])) if column < 4 or any(row[column] for row in rows[1:])]
-    widths = {column: max(len(row[column]) for row in rows) for column in used}
+    widths = {column: max(len(row[column]) for row in rows if len(row[column]) <= _WIDEST) for column in used}
     table = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in rows]
     return "\n".join(table + notes)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import RunError
+from hpcps.errors import RunError, SpecError
 from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import RunStatus, SweepProgress
-from hpcps.records.sweep import belongs, launched, planned
+from hpcps.records.sweep import belongs, launched, launches, planned
 from hpcps.records.variants import variants
 from hpcps.spec.overrides import Candidate, selected
+from hpcps.spec.tree import get
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,15 @@ class ExperimentRuns:
         if not points:
             given = "".join(f" --set {override}" for override in overrides)
             raise RunError(f"the points of {place.results.name} are not known before `hpcps run`{given}")
-        candidates = [Candidate(p["index"], p["run_id"], p["label"], partial(dict, p["run"])) for p in points]
-        indices = selected(candidates, only)
-        by_id = {str(point["run_id"]): point for point in points if point["index"] in indices}
         folder = place.results
-        return cls(folder.name, [folder / "runs" / run_id for run_id in by_id], by_id, folder, frozenset(by_id))
+        by_id = _selected(points, only)
+        file = frozenset(by_id)
+        if not overrides and not any((folder / "runs" / run_id).is_dir() for run_id in by_id):
+            # Only runs with --set have started: `poll` shows them in place of the points of the file.
+            sweeps = [sweep for sweep in launches(folder) if sweep]
+            started = {run_id: point for sweep in sweeps for run_id, point in _selected(sweep, only, none=True).items()}
+            by_id |= {run_id: point for run_id, point in started.items() if (folder / "runs" / run_id).is_dir()}
+        return cls(folder.name, [folder / "runs" / run_id for run_id in by_id], by_id, folder, file)
 
     def poll(self, *, verify: bool = False) -> ExperimentStatus:
         """Read the status of the runs; `verify` compares the checksums of the files of finished ones."""
@@ -106,12 +112,36 @@ class ExperimentRuns:
         )
 
     def _variants(self, runs: Sequence[RunStatus]) -> dict[str, str]:
-        """Return by run id the differences from the file, such as ` (train.epochs=2)`, or an empty text."""
+        """Return by run id the differences from the file, such as ` (train.epochs=2)`, or an empty text.
+
+        A seed is stated where nothing else distinguishes two runs.
+        """
         known = {run.run_id: RunDirectory(run.path).spec or self.points.get(run.run_id) for run in runs}
         specs = {run_id: spec for run_id, spec in known.items() if spec}
         texts = variants(list(specs.values()), [point for run_id, point in self.points.items() if run_id in self.file])
-        found = {run_id: f" ({text})" for run_id, text in zip(specs, texts, strict=True) if text}
+        seeds = {run_id: get(dict(spec), ("run", "seed")) for run_id, spec in specs.items()}
+        told = [(spec.get("label"), text) for spec, text in zip(specs.values(), texts, strict=True)]
+        of_one = Counter(dict.fromkeys(zip(told, seeds.values(), strict=True)))
+        several = Counter(each for each, _ in of_one)
+        found = {}
+        for run_id, one, text in zip(specs, told, texts, strict=True):
+            words = " ".join(filter(None, [text, f"seed={seeds[run_id]}" if several[one] > 1 else ""]))
+            found[run_id] = f" ({words})" if words else ""
         return {run.run_id: found.get(run.run_id, "") for run in runs}
+
+
+def _selected(
+    points: Sequence[Mapping[str, Any]], only: Sequence[str], *, none: bool = False
+) -> dict[str, Mapping[str, Any]]:
+    """Return the points of a sweep that the selectors match, by run id; `none` permits that there is none."""
+    candidates = [Candidate(p["index"], p["run_id"], p["label"], partial(dict, p["run"])) for p in points]
+    try:
+        indices = selected(candidates, only)
+    except SpecError:
+        if not none:
+            raise
+        indices = frozenset()
+    return {str(point["run_id"]): point for point in points if point["index"] in indices}
 
 
 def _in_order(experiment: Path) -> list[Path]:

@@ -77,6 +77,12 @@ def launched(results: Path, overrides: Sequence[str]) -> Points:
     return sweep[2] if sweep else ()
 
 
+def launches(results: Path) -> list[Points]:
+    """Return the points of each sweep of an experiment's folder, as its last launch wrote them."""
+    sweeps = map(read_sweep, sorted((results / "sweeps").glob("*.json")))
+    return [sweep[2] for sweep in sweeps if sweep is not None]
+
+
 def belongs(run: RunDirectory, whole: Mapping[str, Any]) -> bool:
     """Tell whether to show a run's folder.
 

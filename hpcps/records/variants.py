@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcps.spec.identity import affects_results, revisions
-from hpcps.spec.label import Defaults, labels
+from hpcps.spec.label import Defaults, default_of, labels
 from hpcps.spec.schema import Run
 from hpcps.spec.tree import flatten, get
 
@@ -120,11 +120,21 @@ def _variants(
     dropped = [flat for flat, reference in zip(settings, references, strict=True) if reference is None]
     first = dropped[0] if dropped else {}
     everywhere = {key: value for key, value in first.items() if all(_same(stray, key, value) for stray in dropped)}
+    usual = _recorded_defaults(specs)
     texts = []
     for flat, reference in zip(settings, references, strict=True):
         base = everywhere if reference is None else reference
-        texts.append(" ".join(f"{key}={_text(value)}" for key, value in flat.items() if not _same(base, key, value)))
+        said = {key: value for key, value in flat.items() if not _same(base, key, value)}
+        said = {key: value for key, value in said.items() if key in base or not _is_default(flat, key, usual)}
+        texts.append(" ".join(f"{key}={_text(value)}" for key, value in said.items()))
     return texts
+
+
+def _is_default(flat: Mapping[str, object], key: str, recorded: Defaults) -> bool:
+    """Return whether a value is the default of a key of a component, so that the name of the component says it."""
+    table, _, name = key.rpartition(".")
+    kind = flat.get(f"{table}.kind")
+    return name != "kind" and isinstance(kind, str) and default_of(table.split("."), kind, name, recorded) == flat[key]
 
 
 def _searched(specs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[Mapping[str, object]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcps.registry import active
 from hpcps.spec.heterogeneity import WorkerClass
-from hpcps.spec.keys import root
+from hpcps.spec.keys import Table, root
 from hpcps.spec.problems import quote
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get, kind_of
@@ -99,20 +99,31 @@ def _table(key: KeyPath, value: Any, alike: _Alike, defaults: Defaults) -> str:
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
-        if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name, defaults)):
+        usual = default_of(key, str(value.get("kind")), name, defaults) if key[-1] == "attack" else inner
+        if name == "scale" or inner != usual:
             parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner, defaults)}")
         elif inner is not None and alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
             parts.append(f"{name} {_short(inner, defaults)}")
     return " ".join(parts)
 
 
-def _usual(key: KeyPath, table: Tree, name: str, defaults: Defaults) -> object:
-    """Return the default of a key of a table of several kinds; labels state values that differ from it."""
-    kind = str(table.get("kind"))
-    kinds = root().keys[key[-1]].table(kind)
-    if kinds is None:
-        return defaults.get((key[-1], kind), {}).get(name)
-    return kinds.keys[name].default if name in kinds.keys else None
+def default_of(path: Sequence[str], kind: str, name: str, defaults: Defaults) -> object:
+    """Return the default of a key of a component; None if there is none.
+
+    Args:
+        path: where the component is, such as `validation`, `rule`.
+        kind: its kind.
+        name: the key.
+        defaults: those of components that are not in the active registry.
+    """
+    table: Table | None = root()
+    for part in path[:-1]:
+        tables = table.keys[part].tables if table is not None and part in table.keys else ()
+        table = tables[0] if tables else None
+    component = table.keys[path[-1]].table(kind) if table is not None and path[-1] in table.keys else None
+    if component is None:
+        return defaults.get((path[-1], kind), {}).get(name)
+    return component.keys[name].default if name in component.keys else None
 
 
 def _leaves(table: Any, prefix: str) -> list[tuple[str, Any]]:

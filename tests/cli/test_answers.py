@@ -1,5 +1,6 @@
 """The documentation lists the exit statuses of the code."""
 
+import argparse
 import json
 import os
 import signal
@@ -8,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_experiment import small_experiment
 
-from hpcps.cli.main import main
+from hpcps.cli.main import main, parser
 from hpcps.errors import LaunchError
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
 from hpcps.records.run_directory import RunDirectory
@@ -70,3 +72,12 @@ def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
         env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert r"no caf\udce9" in done.stdout
+
+
+def test_every_command_but_launch_takes_arguments_of_a_file(tmp_path, capsys):
+    commands = next(each.choices for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    assert [name for name, command in commands.items() if command.fromfile_prefix_chars != "@"] == ["launch"]
+    (tmp_path / "mine.toml").write_text(small_experiment("mine"))
+    (tmp_path / "mine.args").write_text("--set train.epochs=3\n--only 0  # the first\n")
+    assert main(["check", str(tmp_path / "mine.toml"), f"@{tmp_path / 'mine.args'}"]) == 0
+    assert "3 epochs" in capsys.readouterr().out

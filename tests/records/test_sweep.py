@@ -1,7 +1,9 @@
 """What is known of a sweep of which not everything has been played."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from small_experiment import small_experiment
@@ -10,8 +12,12 @@ from hpcps.cli.main import main
 from hpcps.records.collect import collect
 from hpcps.records.forecast import summary
 from hpcps.records.locate import load_points
+from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
+from hpcps.records.sweep import write_sweep
 from hpcps.records.variants import in_words
+from hpcps.records.writer import RecordWriter
+from hpcps.spec.load import load_experiment
 
 SWEEP = '[[sweep]]\n"train.optimizer.lr" = [0.01, 0.1, 0.2]\n[[sweep]]\nseed = [1, 2]\n'
 FILE = small_experiment("sweep", {"topology.validators": 0, "topology.workers": 1, "train.epochs": 1}, SWEEP)
@@ -133,3 +139,56 @@ def test_points_that_have_not_run_are_of_the_variant_of_the_others(tmp_path):
 def test_swept_booleans_are_words():
     specs = [{"run": {"train": {"abandon": value}}} for value in (True, False)]
     assert in_words(specs, "train.abandon") == ["true", "false"]
+
+
+def record(results, *overrides):
+    """Leave the folders of the sweep with some values of `--set`, as its runs leave them at their start."""
+    points = [point.spec for point in load_experiment(Path("sweep.toml"), overrides).points]
+    write_sweep(results, Path("sweep.toml"), overrides, points)
+    for point in points:
+        run = RunDirectory(results / "runs" / point["run_id"])
+        run.create(point)
+        with RecordWriter(run.path, point["run_id"], "worker", 0, "host") as line:
+            line.write("start")
+
+
+ALONE = FILE.replace(SWEEP, "")
+
+
+def test_status_tells_seeds_apart(results, capsys):
+    Path("sweep.toml").write_text(ALONE)
+    record(results)
+    for seed in (2, 3):
+        record(results, f"seed={seed}")
+    lines = shown(capsys, "status", "sweep.toml").splitlines()
+    assert {line.split("  ")[1] for line in lines[2:5]} == {f"sweep (seed={seed})" for seed in (1, 2, 3)}
+
+
+def test_status_states_no_defaults_of_a_component(results, capsys):
+    Path("sweep.toml").write_text(ALONE)
+    record(results)
+    record(results, 'server.optimizer={kind="adam"}', 'attack={kind="negative",rate=0.3}')
+    shown_now = shown(capsys, "status", "sweep.toml")
+    assert "sweep (server.optimizer.kind=adam attack.kind=negative attack.rate=0.3)" in shown_now
+    assert "beta" not in shown_now
+
+
+def test_a_long_label_moves_no_other_row(results, capsys):
+    Path("sweep.toml").write_text(ALONE)
+    record(results)
+    record(results, 'server.optimizer={kind="adam",lr=0.5,tau=0.1,beta1=0.5}', 'attack={kind="negative",rate=0.3}')
+    _, head, *lines = shown(capsys, "status", "sweep.toml").splitlines()
+    assert max(map(len, lines)) > 100
+    assert len(head) < 100
+
+
+def test_only_finds_runs_with_other_values_where_no_others_have_started(results, capsys):
+    Path("sweep.toml").write_text(ALONE)
+    record(results, "seed=2")
+    record(results, "seed=3")
+    status = shown(capsys, "status", "sweep.toml", "--only", "0")
+    assert status.startswith("sweep: 2 runs")
+    assert main(["replay", "sweep.toml", "--only", "0"]) == 1
+    assert len(re.findall("^[0-9a-f]{10}  ", capsys.readouterr().out, re.MULTILINE)) == 2
+    record(results)
+    assert shown(capsys, "status", "sweep.toml", "--only", "0").startswith("sweep: 1 run:")
