@@ -37,6 +37,7 @@ class _Collected:
         self.accumulates = first.tensor.declaration.reduction == ACCUMULATE
         self._pieces: dict[Peer, list[_Piece]] = {worker: [] for worker in workers}
         self._calls: dict[int, tuple[int, Peer]] = {}
+        self._absent: defaultdict[int, list[set[int]]] = defaultdict(list)
         self.stored = 0
         self._weights: Vector = np.zeros(0, np.float32)
         self._answers: dict[Peer, Vector] = {}
@@ -76,6 +77,19 @@ class _Collected:
                 f"{self.bucket.parts[slot].tensor.declaration} where {by} gives its tensor {known}: name the tensors, "
                 "or synchronize them in the same order in all processes"
             )
+
+    def note_absent(self, slot: int, blocks: Sequence[int]) -> None:
+        """Note the blocks of a slot that a worker does not have."""
+        self._absent[slot].append(set(blocks))
+
+    def unused(self, first: int, stop: int) -> list[tuple[int, list[int]]]:
+        """Return the blocks that no worker has, of each slot of a span that is combined and has some; forget them."""
+        found = []
+        for slot in range(first, stop) if self._absent else ():
+            absent = self._absent.pop(slot, [])
+            if len(absent) == len(self._sent) and (blocks := set.intersection(*absent)):
+                found.append((slot, sorted(blocks)))
+        return found
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
         """Take a span of a worker, and return the spans that all workers have sent."""
@@ -230,6 +244,8 @@ class Holder:
         slots, edges = span(first, end), collected.bucket.edges
         for slot, call in message.note.get("calls", ()):
             collected.check_call(source, slot, call)
+        for slot, blocks in message.note.get("absent", ()):
+            collected.note_absent(slot, blocks)
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in spans(found):
                 part = payload
@@ -261,7 +277,9 @@ class Holder:
                     collected.store(low, stop)
                 results = collected.bucket.results
                 words = out if results is None else results.encode(out, self._allocate)
-                combined = message_about(Kind.COMBINED, self.peer, collected.bucket.number, low, stop, words)
+                unused = collected.unused(low, stop)
+                note = {"absent": unused} if unused else {}
+                combined = message_about(Kind.COMBINED, self.peer, collected.bucket.number, low, stop, words, **note)
                 for worker in self._workers:
                     if worker not in self._left:
                         yield Send(worker, combined)

@@ -15,7 +15,7 @@ from hpcps.session.buckets import ID
 from hpcps.session.holder import Holder
 from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import ACCUMULATE
-from hpcps.session.tensors import Declaration, Tensor, TensorExchange
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange, Watch
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 
@@ -52,6 +52,7 @@ class Member:
         in_flight: the seconds in which exchanges of its participant were not done.
         trace: the trace of the process, if there is one.
         notices: messages for a person that have not been printed.
+        steps: the steps that the script has taken together with the other processes.
     """
 
     trace: SessionTrace | None = None
@@ -91,6 +92,8 @@ class Member:
         self.gone: dict[Peer, str] = {}
         self.error: HpcpsError | None = None
         self.told = False
+        self.steps = 0
+        self._steps_of: dict[Peer, int] = {}
         self.combined = self.in_flight = 0.0
         self._began: float | None = None
         self._ended, self._timeout = ended, timeout
@@ -110,7 +113,16 @@ class Member:
         self._carry_out(messages)
         return tensor
 
-    def start(self, tensor: Tensor, source: Any, target: Any, later: bool = False, call: int = 0) -> TensorExchange:
+    def start(
+        self,
+        tensor: Tensor,
+        source: Any,
+        target: Any,
+        later: bool = False,
+        call: int = 0,
+        absent: Sequence[int] = (),
+        watch: Watch | None = None,
+    ) -> TensorExchange:
         """Begin an exchange, see `TensorExchange`. A small tensor waits until `flush` sends it with others.
 
         If `later`, any tensor waits so, and this neither copies nor sends.
@@ -120,7 +132,7 @@ class Member:
         """
         if self.error is not None or self.gone:
             self._refuse(tensor)
-        exchange = TensorExchange(tensor, source, target, time.monotonic(), call)
+        exchange = TensorExchange(tensor, source, target, time.monotonic(), call, absent, watch)
         if tensor.small or later:
             self._queue.append(exchange)  # without a lock: `flush` may run in another thread
         else:
@@ -153,7 +165,7 @@ class Member:
         self.check()
         for worker, why in self.gone.items():
             # One that has ended its script still answers until all have.
-            if worker.role == "worker" and (tensor.declaration.reduction != ACCUMULATE or why != _ENDED):
+            if worker.role == "worker" and (tensor.declaration.reduction != ACCUMULATE or not why.startswith(_ENDED)):
                 raise RunError(f"{self.peer} cannot exchange tensor '{tensor.declaration.name}': {worker} {why}")
 
     def check(self) -> None:
@@ -221,12 +233,14 @@ class Member:
         """
         for exchange in participant.exchanges:
             if now - exchange.began > self._timeout:
-                raise RunError(f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}")
+                raise RunError(
+                    f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}, after {self.steps} steps"
+                )
             waited = now - exchange.began
             if waited > _STALLED and now - self._noticed > waited / 2:
                 self._noticed = now
                 names, end = self.waited_for(exchange), f"after {self._timeout:g} s this is an error"
-                self.notices.append(f"has waited {waited:.0f} s for {names}; {end}")
+                self.notices.append(f"has waited {waited:.0f} s for {names}, after {self.steps} steps; {end}")
             if now > max(exchange.began + _ASK_AFTER, exchange.asked + _ASK_EVERY):
                 exchange.asked = now
                 self._carry_out(participant.query(exchange))
@@ -250,7 +264,20 @@ class Member:
 
     def leave(self, error: str = "") -> None:
         """Tell the others that this process ends; `error` says why it failed."""
-        self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note={"error": error} if error else {}))
+        self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note={"error": error} if error else {"steps": self.steps}))
+
+    def unequal_steps(self) -> str:
+        """Return which worker has ended without an error after another number of steps than this one; empty: none."""
+        if self.participant is None or self.error is not None:
+            return ""
+        found = next(((peer, steps) for peer, steps in self._steps_of.items() if steps != self.steps), None)
+        if found is None:
+            return ""
+        return (
+            f"the numbers of steps differ: {self.peer} has taken {self.steps}, and {found[0]} {found[1]}: a process "
+            "that skips a step combines its next gradients with those of another step: all processes must take every "
+            "step"
+        )
 
     @property
     def alone(self) -> bool:
@@ -280,7 +307,10 @@ class Member:
                     # All workers have left it; their own messages to this process may come later.
                     self.gone[source] = "has ended"
                     return
-                self._note(source, f"has failed: {error}" if error else _ENDED)
+                if not error:
+                    self._steps_of[source] = message.note["steps"]
+                ended = f"{_ENDED} after {self._steps_of.get(source, 0)} steps"
+                self._note(source, f"has failed: {error}" if error else ended)
             case _ if self.error is None:
                 self._carry_out(self._holder.take(source, message))
 
@@ -290,7 +320,7 @@ class Member:
             return
         if self.participant is not None:
             for exchange in self.participant.exchanges:
-                ends = why == _ENDED and exchange.tensor.declaration.reduction == ACCUMULATE
+                ends = why.startswith(_ENDED) and exchange.tensor.declaration.reduction == ACCUMULATE
                 waits = peer in self.participant.missing(exchange) or (exchange in self._queue and peer in self.workers)
                 if waits and not ends:
                     name = exchange.tensor.declaration

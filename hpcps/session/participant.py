@@ -45,6 +45,7 @@ class _Sender:
         exchanges: the exchange of each slot; None if there is none.
         begun: the slots that have begun and are not sent, with their sources.
         calls: the `TensorExchange.call` of those without a name.
+        absent: the `TensorExchange.absent` of those that have some.
     """
 
     def __init__(self, first: TensorPart, allocate: Allocate, copies: Copies) -> None:
@@ -52,6 +53,7 @@ class _Sender:
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
         self.calls: dict[int, int] = {}
+        self.absent: dict[int, Sequence[int]] = {}
         self._views: list[Sequence[Any]] = []
         self._shapes: list[Any] = []
         self._copies = Copies() if first.tensor.divided else copies
@@ -80,6 +82,8 @@ class _Sender:
         self.begun[slot] = source
         if exchange.call:
             self.calls[slot] = exchange.call
+        if exchange.absent:
+            self.absent[slot] = exchange.absent
 
     def send(self) -> Iterator[tuple[Kind, int, int, Vector | None]]:
         """Copy the sources that have begun; return kind, first slot, stop and words of each message."""
@@ -105,6 +109,8 @@ class _Sender:
                 f"{self.holder} sent a result that was not due, of slot {first} of bucket {self.bucket.number}"
             )
         self.exchanges[first:stop] = [None] * len(ended)
+        for exchange in ended:
+            exchange.due()
         part = self.bucket.parts[first]
         if self.bucket.results is not None:
             words = self.bucket.results.decode(part.tensor.declaration.name, words)
@@ -226,10 +232,13 @@ class Participant:
 
     def _send(self, sender: _Sender) -> Iterator[Send]:
         calls, sender.calls = sender.calls, {}
+        absent, sender.absent = sender.absent, {}
         for kind, first, stop, words in sender.send():
             note: dict[str, Any] = {}
             if calls:
                 note["calls"] = [each for each in calls.items() if first <= each[0] < stop]
+            if absent:
+                note["absent"] = [each for each in absent.items() if first <= each[0] < stop]
             yield Send(sender.holder, message_about(kind, self.peer, sender.bucket.number, first, stop, words, **note))
 
     def take(self, source: Peer, message: Message) -> None:
@@ -244,6 +253,9 @@ class Participant:
             if asked is not None:
                 asked.waiting_for = tuple(map(str, message.note["waiting_for"]))
             return
+        for slot, blocks in message.note.get("absent", ()):
+            if (exchange := sender.exchanges[slot]) is not None:
+                exchange.unused = blocks
         for exchange in sender.take(first, stop, message.values):
             exchange.end()
             self.open -= not exchange.left

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
 from hpcps.session.buckets import partition
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
-from hpcps.session.tensors import Declaration, Tensor, TensorExchange
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange, Watch
 from hpcps.transport.process_group import ProcessGroup, refuse
 
 _ENOUGH = 1 << 18
@@ -70,6 +71,7 @@ class Session:
         self._resume = threading.Event()
         self._resume.set()
         self._closing = False
+        self._unfinished: list[Callable[[], str]] = []
         self._polls = group.backoff().longest < _OFTEN
         self._thread = threading.Thread(target=self._run, name="hpcps", daemon=True)
 
@@ -87,19 +89,27 @@ class Session:
         with self._lock:
             return self.member.declare(declaration)
 
-    def start(self, tensor: Tensor, source: Any, target: Any, call: int = 0) -> TensorExchange:
+    def start(
+        self,
+        tensor: Tensor,
+        source: Any,
+        target: Any,
+        call: int = 0,
+        absent: Sequence[int] = (),
+        watch: Watch | None = None,
+    ) -> TensorExchange:
         """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one.
 
         Where the other thread polls often, it also sends large tensors while the script computes.
         """
         if tensor.small or self._polls:
             self._waiting += tensor.declaration.words if tensor.small else 0
-            exchange = self.member.start(tensor, source, target, later=True, call=call)
+            exchange = self.member.start(tensor, source, target, True, call, absent, watch)
             if self._waiting > _ENOUGH:
                 self._flush()
             return exchange
         with self._lock:
-            exchange = self.member.start(tensor, source, target, call=call)
+            exchange = self.member.start(tensor, source, target, False, call, absent, watch)
             self.member.settle_own()
             return exchange
 
@@ -123,9 +133,10 @@ class Session:
             if self.record is not None and self.rank == 0:
                 self.record.log(epoch, numbers)
 
-    def step(self) -> None:
-        """Record that a step of the script has ended."""
+    def step(self, *, together: bool = True) -> None:
+        """Record that a step of the script has ended; `together`: all processes take it."""
         with self._lock:
+            self.member.steps += together
             if self.record is not None:
                 self.record.step()
             if self.member.trace is not None:
@@ -173,6 +184,10 @@ class Session:
         with self._lock:
             self.member.fail(error, f"{self.member.peer} has failed: ")
 
+    def expect(self, unfinished: Callable[[], str]) -> None:
+        """Call a function before the session ends without an error; it returns what the script has left unfinished."""
+        self._unfinished.append(unfinished)
+
     def disown(self) -> None:
         """Leave the session to the parent, in a process that it has forked: the calls raise, and the end does nothing.
 
@@ -180,27 +195,46 @@ class Session:
         """
         who = self.member.peer
         message = f"{who} has forked this process, which is not a member of its session: exchange in {who} itself"
-        refuse(self, ("declare", "start", "done", "charge", "log", "step", "then", "wait", "recent", "serve"), message)
+        calls = (
+            "declare",
+            "start",
+            "done",
+            "charge",
+            "log",
+            "step",
+            "then",
+            "wait",
+            "recent",
+            "serve",
+            "fail",
+            "expect",
+        )
+        refuse(self, calls, message)
         self._closing = True
 
     def shutdown(self, error: str = "") -> None:
         """End this process's part; without an error, after its exchanges, and when the others do not need it either.
 
         Raises:
-            RunError: the result of an exchange that the script has not awaited does not come.
+            RunError: the result of an exchange that the script has not awaited does not come, the script has begun a
+                step and not ended it, or the processes have taken different numbers of steps.
         """
         participant = self.member.participant
         if self._closing:
             return
         if participant is not None and not error and not self.member.told:
+            for problem in filter(None, (unfinished() for unfinished in self._unfinished)):
+                self.fail(RunError(problem))
             self._await(lambda: self.member.error is not None or not participant.open)
             if self.member.error is not None:
                 self.shutdown(str(self.member.error))
                 self.member.check()
         with self._lock:
             self.member.leave(error)
+        unequal = ""
         if not error:
             self._await(lambda: self.member.alone)
+            error = unequal = self.member.unequal_steps()
         with self._lock:
             if self.record is not None:
                 self.record.end("failed" if error else "finished", error)
@@ -214,6 +248,8 @@ class Session:
         self._resume.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
+        if unequal:
+            raise RunError(unequal)
 
     def _flush(self) -> None:
         """Send the tensors that wait."""

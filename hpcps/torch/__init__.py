@@ -12,6 +12,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `hook`: the hook of PyTorch's DistributedDataParallel
 - `horovod`: Horovod's names
 - `optimizer`: `DistributedOptimizer`
+- `samples`: notices changes of gradients that torch does not count
 - `state`: the session of this process
 - `together`: exchanges several tensors as one
 """

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from traceback import walk_stack
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointFunction
 
-from hpcps.errors import RunError, SpecError
+from hpcps.errors import SpecError
 from hpcps.torch.broadcast import broadcast_parameters
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.gradients import Gradients
 
 _models = count()
+_REENTRANT = CheckpointFunction.backward.__code__
 
 
 class _Backward(Gradients):
@@ -28,6 +31,11 @@ class _Backward(Gradients):
         if self.synchronizes:
             if not self._begun:
                 self._begun = True
+                if any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None)):
+                    raise self._failed(
+                        "hpcps.torch.DistributedDataParallel combines gradients at the end of a backward pass, and a "
+                        "reentrant checkpoint has a backward pass of its own: give checkpoint() use_reentrant=False"
+                    )
                 # The engine calls it at the end of this backward pass.
                 torch.autograd.Variable._execution_engine.queue_callback(self._end)
             super().count(parameter)
@@ -39,7 +47,7 @@ class _Backward(Gradients):
             RunError: an exception has ended it.
         """
         if self._begun and torch._C._current_graph_task_id() == -1:
-            raise RunError(
+            raise self._failed(
                 "an exception has ended the last backward pass before all gradients were combined, so this process has "
                 "not done what the others did: end the script, and restart all processes"
             )

@@ -36,12 +36,14 @@ class PendingTensor:
         output: what gets the result.
         target: what the exchange writes the result to; it may be the output.
         unnamed: the name that it uses, if it was given none.
+        watch: looks at the output when `finish` writes it; None if the exchange does so, or nobody does.
     """
 
     exchange: TensorExchange
     output: Tensor
     target: Tensor
     unnamed: str
+    watch: tensors.Watch | None = None
 
     def finish(self) -> Tensor:
         """Wait for the result, and return it."""
@@ -53,8 +55,12 @@ class PendingTensor:
             if self.unnamed:
                 _unnamed.discard(self.unnamed)
         if self.target is not self.output:
+            if self.watch is not None:
+                self.watch.before()
             with torch.no_grad():
                 self.output.copy_(self.target)
+            if self.watch is not None:
+                self.watch.after()
         elif exchange.tensor.divided:  # torch has not seen that its bytes were written
             torch.autograd.graph.increment_version(self.output)
         return self.output
@@ -168,6 +174,8 @@ def begin(
     given: bool = True,
     shapes: Sequence[Sequence[int]] | None = None,
     compression: type[NoneCompressor] = Compression.none,
+    absent: Sequence[int] = (),
+    watch: tensors.Watch | None = None,
 ) -> PendingTensor:
     """Begin an exchange.
 
@@ -179,12 +187,14 @@ def begin(
         given: whether this process gives its tensor.
         shapes: the shapes of its blocks, for rules that see blocks; by default it is one block.
         compression: see `Compression`.
+        absent: see `TensorExchange`.
+        watch: looks at the output before and after the result is written to it.
     """
     if compression is not Compression.none:
         compressed, _ = compression.compress(tensor)
         if compressed is not tensor:
-            pending = begin(compressed, compressed, name, reduction, given=given, shapes=shapes)
-            return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
+            pending = begin(compressed, compressed, name, reduction, given=given, shapes=shapes, absent=absent)
+            return PendingTensor(pending.exchange, output, pending.target, pending.unnamed, watch)
     form = "" if name else f"unnamed {tensor.dtype} {list(tensor.shape)} {reduction}"
     unnamed = _free_name(form) if form else ""
     found, target = declared(name or unnamed, tensor, reduction, shapes), output
@@ -196,15 +206,16 @@ def begin(
         _calls[form] += 1
     call = _calls[form] if form else 0
     if not found.divided:
-        exchange = session().start(found, [tensor] if given else None, [output], call)
+        exchange = session().start(found, [tensor] if given else None, [output], call, absent, watch)
     else:
         if not output.is_contiguous() or output.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
         source = [bytes_of(tensor.detach().contiguous().cpu())] if given else None
-        exchange = session().start(found, source, [bytes_of(target)], call)
+        own = watch if target is output else None
+        exchange = session().start(found, source, [bytes_of(target)], call, absent, own)
     if unnamed:
         _unnamed.add(unnamed)
-    return PendingTensor(exchange, output, target, unnamed)
+    return PendingTensor(exchange, output, target, unnamed, watch)
 
 
 def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:

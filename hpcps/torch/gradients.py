@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from itertools import count
+from traceback import walk_stack
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import check_whole
+from hpcps.torch.samples import State, is_unchanged, state_of, with_result
 from hpcps.torch.state import session, size
 from hpcps.torch.together import Together
 
@@ -22,29 +25,69 @@ _hooks: MutableMapping[Tensor, RemovableHandle] = WeakTensorKeyDictionary()
 
 
 class _Bucket:
-    """Gradients that are exchanged together, when the backward pass has computed all of them."""
+    """Gradients that are exchanged together, when the backward pass has computed all of them.
+
+    Attributes:
+        parameters: their parameters.
+        complete: the gradients that had their last backward pass of the step, as they were then.
+        begun: whether they are being exchanged.
+    """
 
     def __init__(self, parameters: Sequence[Tensor], together: Together) -> None:
         self.parameters, self._together = parameters, together
-        self.left, self.begun = len(parameters), False
+        self.complete: dict[Tensor, State] = {}
+        self.begun = False
+        self._written: dict[Tensor, State] = {}
+        self._changed: list[Tensor] = []
+
+    def put(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Note a gradient that is complete; begin the exchange if all are."""
+        self.complete[parameter] = state_of(gradient)
+        if len(self.complete) == len(self.parameters):
+            self.begin()
 
     def begin(self) -> None:
         """Begin the exchange, if it has not begun; the gradient of an unused parameter is zero."""
-        if not self.begun:
-            self.begun = True
-            gradients = []
-            for parameter in self.parameters:
-                if (gradient := parameter.grad) is None:
-                    gradient = torch.zeros_like(parameter)
-                    if parameter.requires_grad:  # else the script has frozen it, and no step may change it
-                        parameter.grad = gradient
-                gradients.append(gradient)
-            self._together.begin(gradients)
+        if self.begun:
+            return
+        self.begun = True
+        gradients, absent = [], []
+        for k, parameter in enumerate(self.parameters):
+            if (gradient := parameter.grad) is None:
+                absent.append(k)
+                gradient = torch.zeros_like(parameter)
+                if parameter.requires_grad:  # else the script has frozen it, and no step may change it
+                    parameter.grad = gradient
+            gradients.append(gradient)
+        self._together.begin(gradients, absent, self)
 
-    def finish(self) -> None:
-        """Wait for the results."""
-        self.left, self.begun = len(self.parameters), False
+    def before(self) -> None:
+        """Note the gradients that the script has changed since their backward pass: the result overwrites them."""
+        self._changed = [each for each, state in self.complete.items() if not is_unchanged(each.grad, state)]
+
+    def after(self) -> None:
+        """Note what the gradients are with the results."""
+        self._written = {each: with_result(state) for each, state in self.complete.items()}
+
+    def finish(self) -> list[Tensor]:
+        """Wait for the results; return the parameters whose gradients the script has changed.
+
+        A parameter without a gradient in all processes has none afterwards, so that no step changes it, unless its
+        result is not zero, as with the residual of a compressor.
+        """
         self._together.finish()
+        changed = {each: None for each, state in self._written.items() if not is_unchanged(each.grad, state)}
+        changed |= dict.fromkeys(self._changed)
+        for k in self._together.pending.exchange.unused:
+            gradient = self.parameters[k].grad
+            if gradient is not None and not gradient.any():
+                self.parameters[k].grad = None
+        self.forget()
+        return list(changed)
+
+    def forget(self) -> None:
+        """Forget the backward passes of this step."""
+        self.complete, self._written, self._changed, self.begun = {}, {}, [], False
 
 
 class Gradients:
@@ -72,7 +115,7 @@ class Gradients:
         """
         self.names, self._passes, self.synchronizes, self.combined = names, passes, True, False
         self._left = dict.fromkeys(names, passes)
-        self._complete: dict[Tensor, tuple[Tensor, int]] = {}  # gradients and their versions
+        self._partial: dict[Tensor, Tensor] = {}  # gradients that have had some of the passes of a step
         if not names:
             raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
         for parameter, name in names.items():
@@ -94,27 +137,60 @@ class Gradients:
             if parameter in _hooks:  # of an earlier optimizer
                 _hooks[parameter].remove()
             _hooks[parameter] = parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
+        session().expect(_unfinished(ref(self)))
 
     @property
     def begun(self) -> bool:
-        """Whether gradients are being exchanged."""
-        return any(bucket.begun for bucket in self._buckets.values())
+        """Whether gradients are being exchanged, or have had all backward passes of a step, which is not taken."""
+        return any(bucket.begun or bucket.complete for bucket in self._buckets.values())
+
+    def forget(self) -> None:
+        """Forget the backward passes of a step that have begun, because the script clears the gradients."""
+        self.combined = False
+        self._left = dict.fromkeys(self.names, self._passes)
+        self._partial = {}
 
     def count(self, parameter: Tensor) -> None:
-        """Count a backward pass; begin the exchange of gradients after the last one of the step."""
-        if self._left[parameter] == 0:
-            raise RunError(
-                f"{self.names[parameter]} has had {self._passes} backward passes since the last step: call step() or "
-                "synchronize(), or raise backward_passes_per_step"
+        """Count a backward pass; begin the exchange of gradients after the last one of the step.
+
+        Raises:
+            RunError: there is one too many; the session ends, because the gradients of this process are wrong.
+        """
+        gradient, left = parameter.grad, self._left[parameter]
+        if gradient is None:
+            return
+        if left == 0:
+            raise self._failed(
+                f"{self.names[parameter]} has had a backward pass too many since the last step: {self._remedies()}"
             )
-        self._left[parameter] -= 1
+        if left < self._passes and self._partial.get(parameter) is not gradient:
+            left = self._passes  # the script has cleared the gradient, as model.zero_grad() does
+        self._left[parameter] = left - 1
         self.combined = False
-        if self._left[parameter] == 0 and (gradient := parameter.grad) is not None:
-            self._complete[parameter] = gradient, gradient._version
-            bucket = self._buckets[parameter]
-            bucket.left -= 1
-            if bucket.left == 0:
-                bucket.begin()
+        if left > 1:
+            self._partial[parameter] = gradient
+        else:
+            self._partial.pop(parameter, None)
+            self._buckets[parameter].put(parameter, gradient)
+
+    def _remedies(self) -> str:
+        """Return what scripts do whose parameters have more backward passes than steps use."""
+        remedies = [f"call step() or synchronize() after {_counted(self._passes)}, or raise backward_passes_per_step"]
+        if self._passes > 1:
+            remedies.append("clear gradients with optimizer.zero_grad(), which also forgets the passes before it")
+        remedies.append(
+            "if the pass is for another optimizer, as that of a generator through its discriminator, call "
+            "requires_grad_(False) for these parameters before it, and requires_grad_(True) after it"
+        )
+        if any(frame.f_globals.get("__name__") == "torch.utils.checkpoint" for frame, _ in walk_stack(None)):
+            remedies.append("if reentrant checkpoints use a module twice, give checkpoint() use_reentrant=False")
+        return "; ".join(remedies)
+
+    def _failed(self, what: str) -> RunError:
+        """End the session, as this process would go on with other parameters than the others; return the error."""
+        error = RunError(what)
+        session().fail(error)
+        return error
 
     def combine(self) -> None:
         """Exchange the gradients that a step uses, unless the script has synchronized them."""
@@ -126,25 +202,41 @@ class Gradients:
         """Wait for all gradients; begin the exchange of those that no backward pass has reached.
 
         Raises:
-            RunError: the script has changed a gradient since its backward pass.
+            RunError: the script has changed a gradient since its backward pass; the session ends.
         """
-        complete, self._complete = self._complete, {}
         buckets = dict.fromkeys(self._buckets.values())
-        self._left = dict.fromkeys(self.names, self._passes)
+        self.forget()
         for bucket in buckets:
             bucket.begin()
-        for bucket in buckets:
-            bucket.finish()
-        # Writing the result has changed a gradient once.
-        changed = [self.names[p] for p, (g, old) in complete.items() if p.grad is not g or g._version != old + 1]
+        changed = [self.names[parameter] for bucket in buckets for parameter in bucket.finish()]
         session().step()
-        self.combined = True
+        self.combined = not changed
         if changed:
-            raise RunError(
+            raise self._failed(
                 f"{len(changed)} of {len(self.names)} gradients, such as {changed[0]}, changed between backward() and "
                 "step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, call "
                 "optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"
             )
+
+
+def _counted(passes: int) -> str:
+    return "each backward pass" if passes == 1 else f"each {passes} backward passes"
+
+
+def _unfinished(known: ref[Gradients]) -> Callable[[], str]:
+    """Return what says, at the end of a script, whether it has begun a step and not taken it."""
+
+    def unfinished() -> str:
+        gradients = known()
+        if gradients is None or not gradients.begun:
+            return ""
+        name = next(iter(gradients.names.values()))
+        return (
+            f"the script ends after a backward pass without its step: of {len(gradients.names)} gradients, such as "
+            f"{name}, some are exchanged, and no step has used them: call step() or optimizer.synchronize()"
+        )
+
+    return unfinished
 
 
 def _grouped(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -83,13 +83,19 @@ class _Distributed(torch.optim.Optimizer):
         return bool(vars(self).get("_step_supports_amp_scaling", False))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
+        """Clear the gradients; forget the backward passes of a step of several that have begun.
+
+        Raises:
+            RunError: gradients have had all backward passes of a step, which is not taken.
+        """
         if self._gradients.begun:
             raise RunError(
                 "zero_grad() between backward() and step() would lose gradients that are being exchanged: call step() "
-                "or synchronize() before; a GradScaler needs synchronize() before its unscale_() or step()"
+                "or synchronize() before; a GradScaler needs synchronize() before its unscale_() or step(); if the "
+                "backward pass was for another optimizer, as that of a generator through its discriminator, call "
+                "requires_grad_(False) for these parameters before it, and requires_grad_(True) after it"
             )
-        self._gradients.combined = False
+        self._gradients.forget()
         super().zero_grad(set_to_none)
 
 
@@ -113,7 +119,7 @@ class _Asynchronous(torch.optim.Optimizer):
         result = super().step() if closure is None else super().step(closure)
         changes = [p.detach() - old for p, old in zip(self._weights, before, strict=True)]
         self._exchange(changes)
-        session().step()
+        session().step(together=False)
         return result
 
     def _exchange(self, changes: Sequence[Tensor], *, given: bool = True) -> None:
@@ -164,6 +170,7 @@ def DistributedOptimizer(  # noqa: N802
     The exchange of a gradient begins as soon as the backward pass has computed it. The optimizer keeps its class and
     state, and gets two methods: `synchronize()` waits for the gradients, and `skip_synchronize()` is a context in which
     `step` does not exchange them again. The gradient of a parameter that no backward pass has reached counts as zero.
+    It stays None if it is None in all processes.
 
     After `init(asynchronous=True)`, a step uses the gradients of this process only. It pushes the difference of the
     weights, which the holders add to theirs, and pulls the newest weights.

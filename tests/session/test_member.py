@@ -337,3 +337,34 @@ def test_every_process_hears_that_the_others_leave_in_turn(servers):
 
 def test_messages_are_of_the_session():
     assert len(ID.encode()) <= 10
+
+
+def test_unequal_numbers_of_steps_are_an_error_that_names_both():
+    members = Members(3)
+    for worker, steps in zip(members.workers, (4, 3, 4), strict=True):
+        worker.steps = steps
+        worker.leave()
+    members.run()
+    said = [worker.unequal_steps() for worker in members.workers]
+    assert "worker-0 has taken 4, and worker-1 3: a process that skips a step" in said[0]
+    assert "worker-1 has taken 3, and worker-0 4" in said[1]
+    assert "worker-2 has taken 4, and worker-1 3" in said[2]
+    members.workers[1].steps = 4
+    members = Members(3)
+    for worker in members.workers:
+        worker.steps = 4
+        worker.leave()
+    members.run()
+    assert not any(worker.unequal_steps() for worker in members.workers)
+
+
+def test_blocks_that_no_worker_has_are_named_to_all():
+    members, sizes = Members(3), ((2,), (3,), (4,))
+    exchanges = []
+    for worker, absent in zip(members.workers, ((0, 1), (1,), (1, 2)), strict=True):
+        tensors = [worker.declare(Declaration(name, "float32", sizes, "sum")) for name in "ab"]
+        data = [np.ones(9, np.float32).view(np.uint8) for _ in tensors]
+        exchanges += [worker.start(tensors[0], [data[0]], [data[0]], absent=absent)]
+        exchanges += [worker.start(tensors[1], [data[1]], [data[1]], absent=absent if worker.peer.index else ())]
+    members.run()
+    assert [list(exchange.unused) for exchange in exchanges] == [[1], []] * 3

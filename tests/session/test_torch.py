@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import numpy as np
@@ -458,7 +459,7 @@ def test_the_model_equals_one_process_with_the_whole_batch():
         for a, b in zip(simple.parameters(), one.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
         loss(ddp(torch.randn(8, 6)), torch.zeros(8, 1)).backward()
-        assert not model.unused.grad.any()
+        assert model.unused.grad is None
         assert bps.broadcast_object(model[0].weight.grad.tolist()) == model[0].weight.grad.tolist()
         statistics = model[1].running_mean.clone()
         ddp(torch.randn(8, 6))
@@ -485,10 +486,6 @@ def test_mistakes_with_the_optimizer():
         model(torch.ones(2, 6)).sum().backward()
         with pytest.raises(RunError, match="lose gradients"):
             optimizer.zero_grad()
-        with pytest.raises(RunError, match="backward_passes_per_step"):
-            model(torch.ones(2, 6)).sum().backward()
-        with pytest.raises(RunError, match="of 4 gradients, such as gradient/2"):  # the second pass did so
-            optimizer.step()
         optimizer.step()
         other = torch.optim.SGD(network().parameters(), lr=0.1)
         torch.optim.lr_scheduler.StepLR(other, 1)
@@ -536,8 +533,9 @@ def test_a_backward_pass_that_an_exception_ended_is_an_error_at_the_next_forward
         middle = ddp.module[0](x)
         with pytest.raises(ValueError, match="it fails here"):
             ddp.module[1](Fails.apply(middle)).sum().backward()
-        with pytest.raises(RunError, match=r"an exception has ended the last backward pass .* restart all processes"):
-            ddp(x)
+        for call in (lambda: ddp(x), lambda: bps.push_pull(x, name="the session has ended")):
+            with pytest.raises(RunError, match=r"an exception has ended the last backward .* restart all processes"):
+                call()
 
     fork(2, body)
 
@@ -658,31 +656,273 @@ def test_several_models_of_a_script_may_have_the_same_names(named):
     fork(2, body)
 
 
+def _set_numpy(gradient):
+    gradient.numpy()[:] = 0
+
+
+def _set_data(gradient):
+    gradient.data = torch.zeros_like(gradient)
+
+
+def _set_all(model, value):
+    for parameter in model.parameters():
+        parameter.grad = value(parameter.grad)
+
+
+CHANGES = {
+    "clip": lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3),
+    "replace": lambda model: _set_all(model, torch.clone),
+    "clear": lambda model: model.zero_grad(),
+    "data.clamp_": lambda model: [p.grad.data.clamp_(-1e-3, 1e-3) for p in model.parameters()],
+    "data.mul_": lambda model: model.bias.grad.data.mul_(0.5),
+    "data =": lambda model: _set_data(model.weight.grad),
+    "numpy": lambda model: _set_numpy(model.weight.grad),
+    "numpy of a view": lambda model: _set_numpy(model.weight.grad.view(-1)[:3]),
+    "data of the transposed": lambda model: model.weight.grad.data.t().add_(1.0),
+    "unscale": lambda model: torch._amp_foreach_non_finite_check_and_unscale_(
+        [p.grad for p in model.parameters()], torch.zeros(1), torch.full((1,), 0.5)
+    ),
+    "inference": torch.inference_mode()(lambda model: model.bias.grad.mul_(0.5)),
+}
+
+
 @pytest.mark.parametrize("keys", [{}, {"rule": "geometric_median"}, {"compression": bps.Compression.fp16}], ids=str)
-def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys):
-    def body():
-        for kind, width in (("small", 6), ("large", 700)):
-            model = torch.nn.Linear(width, width)
-            named = [(f"{kind}.{name}", p) for name, p in model.named_parameters()]
+@pytest.mark.parametrize("width", [6, 3000])
+def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys, width):
+    """Whether torch counts the change or not, before and after the result is written."""
+    for k, (name, change) in enumerate(CHANGES.items()):
+        for done in (False, True):
+            bps.init(alone=True)
+            model = torch.nn.Linear(width, 2)
+            named = [(f"{k}.{name}", p) for name, p in model.named_parameters()]
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, **keys)
-            for change in (None, "clip", "replace", "clear", None):
+            for _ in range(2):  # what is not changed passes
                 model(torch.ones(2, width)).sum().backward()
-                bps.push_pull(torch.ones(1), name="time for the exchange")
-                before = model.weight.detach().clone()
-                if change is None:
-                    optimizer.step()
-                    assert not torch.equal(model.weight, before)
-                else:
-                    if change == "clip":
-                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-                    elif change == "replace":
-                        model.bias.grad = model.bias.grad.clone()
-                    else:
-                        model.zero_grad()
-                    with pytest.raises(RunError, match=r"such as .*\.(weight|bias), changed .*synchronize\(\) before"):
-                        optimizer.step()
-                    assert torch.equal(model.weight, before)
+                optimizer.step()
                 optimizer.zero_grad()
+            model(torch.ones(2, width)).sum().backward()
+            if done:
+                bps.push_pull(torch.ones(1), name="time for the exchange")
+            before = model.weight.detach().clone()
+            change(model)
+            for _ in range(2):  # also if the script catches it: others may have taken this step
+                with pytest.raises(RunError, match=r"such as .*\.(weight|bias), changed .*synchronize\(\) before"):
+                    optimizer.step()
+            assert torch.equal(model.weight, before), name
+            bps.shutdown()  # the second error has come from the session: the script knows
+
+
+def test_the_others_learn_of_a_process_that_changes_its_gradients():
+    def body():
+        model = torch.nn.Linear(6, 2)
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+
+        def steps():
+            for _ in range(2):
+                model(torch.ones(2, 6)).sum().backward()
+                if bps.rank() == 1:
+                    _set_numpy(model.bias.grad)
+                with suppress(RunError) if bps.rank() == 1 else nullcontext():
+                    optimizer.step()
+                optimizer.zero_grad()
+
+        with pytest.raises(RunError, match=r"(worker-1 has failed: )?1 of 2 gradients, such as .* changed between"):
+            steps()
+        time.sleep(0.2)  # the other process may still read the memory of this one
+        os._exit(0)
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"rule": "median"}, {"rule": "geometric_median"}, {"compression": "int8"}], ids=str
+)
+def test_parameters_that_no_process_uses_do_not_move(keys):
+    """As those of one process, and of DistributedDataParallel: not by weight decay, momentum or Adam's averages."""
+
+    def body():
+        rank = bps.rank()
+        sizes = {"both": (3, 4), "one": (70_000,), "none": (5,), "none, large": (3_000_000,), "later": (6,)}
+        parameters = {name: torch.nn.Parameter(torch.ones(size)) for name, size in sizes.items()}
+        adam = torch.optim.AdamW(parameters.values(), lr=0.1, weight_decay=0.1)
+        optimizer = bps.DistributedOptimizer(adam, parameters.items(), **keys)
+        for step in range(3):
+            optimizer.zero_grad()
+            used = ["both"] + ["one"] * (rank == 1) + ["later"] * (step == 1)
+            before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+            sum((parameters[name] * (rank + 1.0)).sum() for name in used).backward()
+            optimizer.step()
+            moved = {name for name, parameter in parameters.items() if not torch.equal(parameter, before[name])}
+            # A median of two is their mean.
+            assert moved == {"both", "one"} | ({"later"} if step == 1 else set()), step
+            without = {name for name, parameter in parameters.items() if parameter.grad is None}
+            assert without == set(sizes) - moved
+            for name, parameter in parameters.items():
+                assert torch.equal(bps.push_pull(parameter.detach(), name=name), parameter)
+
+    fork(2, body)
+
+
+def test_zero_grad_forgets_the_passes_before_it():
+    """Three batches an epoch, and two of each step: the last one of an epoch has no step."""
+
+    def body():
+        for clear in ("optimizer", "model", "none"):
+            model, one = network(), network()
+            sgd = OPTIMIZERS["sgd"](model.parameters())
+            optimizer = bps.DistributedOptimizer(sgd, model.named_parameters(), backward_passes_per_step=2)
+            whole = OPTIMIZERS["sgd"](one.parameters())
+            for _ in range(3):
+                for each, net in ((optimizer, model), (whole, one)):
+                    {"optimizer": each.zero_grad, "model": net.zero_grad, "none": lambda: None}[clear]()
+                    if clear == "none":
+                        for parameter in net.parameters():
+                            parameter.grad = None
+                    for k, (xs, ys) in enumerate(batches(3, 1, 1)):
+                        torch.nn.functional.cross_entropy(net(xs[0]), ys[0]).backward()
+                        if k == 1:
+                            each.step()
+                            each.zero_grad()
+            for a, b in zip(model.parameters(), one.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+    fork(2, body)
+
+
+def test_the_discriminator_of_a_gan_has_two_passes():
+    """The loop of PyTorch's tutorial: the pass of the generator goes through the discriminator without a step."""
+
+    def body():
+        for frozen in (False, True):
+            nets = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)]
+            bps.broadcast_parameters({f"{k}.{n}": p for k, net in enumerate(nets) for n, p in net.named_parameters()})
+            generator, judge = nets
+            g = bps.DistributedOptimizer(torch.optim.SGD(generator.parameters(), lr=0.1), generator.named_parameters())
+            d = bps.DistributedOptimizer(
+                torch.optim.SGD(judge.parameters(), lr=0.1), judge.named_parameters(), backward_passes_per_step=2
+            )
+            for _ in range(3):
+                judge.zero_grad()
+                judge(torch.full((2, 3), 1.0 + bps.rank())).mean().backward()
+                fake = generator(torch.ones(2, 3))
+                (-judge(fake.detach()).mean()).backward()
+                d.step()
+                generator.zero_grad()
+                judge.requires_grad_(not frozen)
+                judge(fake).mean().backward()
+                judge.requires_grad_(True)
+                g.step()
+            for k, net in enumerate(nets):
+                for name, value in net.named_parameters():
+                    assert torch.equal(bps.push_pull(value.detach(), name=f"{frozen} {k} {name}"), value)
+
+    fork(2, body)
+
+
+def _two_passes(model, optimizer):
+    for _ in range(2):
+        model(torch.ones(2, 6)).sum().backward()
+
+
+def _twice_in_reentrant_checkpoints(model, optimizer):
+    x = torch.ones(2, 6, requires_grad=True)
+    halves = [torch.utils.checkpoint.checkpoint(model, x * k, use_reentrant=True) for k in (1, 2)]
+    sum(half.sum() for half in halves).backward()
+
+
+def _generator(model, optimizer):
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.zero_grad()
+
+
+def _no_step(model, optimizer):
+    model(torch.ones(2, 6)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message", "ends"),
+    [
+        (_two_passes, "call step.* after each backward pass, or raise backward_passes_per_step.*requires_grad_", True),
+        (_twice_in_reentrant_checkpoints, "if reentrant checkpoints use a module twice, .* use_reentrant=False", True),
+        (_generator, r"zero_grad\(\) between .* for another optimizer, .* requires_grad_\(False\)", False),
+        (_no_step, "the script ends after a backward pass without its step: of 4 gradients, such as gradient/0", False),
+    ],
+)
+def test_a_backward_pass_without_its_step_is_an_error_with_a_remedy(mistake, message, ends):
+    """Also if the script catches it, and in all processes."""
+
+    def body():
+        model = network()
+        optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+        if mistake is _no_step:
+            mistake(model, optimizer)
+            bps.push_pull(torch.ones(1), name="all have begun")
+            with pytest.raises(RunError, match=message):
+                bps.shutdown()
+        else:
+            with pytest.raises(RunError, match=message):
+                mistake(model, optimizer)
+            with pytest.raises(RunError, match=message) if ends else nullcontext():
+                bps.push_pull(torch.ones(3), name="x")
+        time.sleep(0.2)  # the other process may still read the memory of this one
+        os._exit(0)
+
+    fork(2, body)
+
+
+def test_checkpoints_without_a_backward_pass_of_their_own_work():
+    def body():
+        model, one = network(), network()
+        optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+        ddp = bps.DistributedDataParallel(network())
+        for net in (model, ddp, one):
+            net.requires_grad_(True)
+            x = torch.ones(2, 6, requires_grad=True)
+            sum(torch.utils.checkpoint.checkpoint(net, x * k, use_reentrant=False).sum() for k in (1, 2)).backward()
+        optimizer.step()
+        OPTIMIZERS["sgd"](one.parameters()).step()
+        for a, b in zip(model.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        x = bps.push_pull(torch.ones(2, 6), name="both are here").requires_grad_()
+        with pytest.raises(RunError, match=r"a reentrant checkpoint has a backward pass of its own: .*=False"):
+            torch.utils.checkpoint.checkpoint(ddp, x, use_reentrant=True).sum().backward()
+        time.sleep(0.2)  # the other process may still read the memory of this one
+        os._exit(0)
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize("after", ["nothing", "a result"])
+def test_a_process_that_skips_a_step_is_named_with_the_numbers_of_steps(after, monkeypatch):
+    """It catches its own exception, goes on with the next batch, and is one step behind the others."""
+    monkeypatch.setattr(member, "_STALLED", 0.5)
+
+    def body():
+        model = network()
+        optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+        said = r"worker-1 has ended .* after 2 steps" if after == "nothing" else r"waited 3 s for .*, after [23] steps"
+        session().member._timeout = 3.0
+
+        def train():
+            for step in range(3):
+                optimizer.zero_grad()
+                try:
+                    if (bps.rank(), step) == (1, 1):
+                        raise ValueError
+                    model(torch.ones(2, 6)).sum().backward()
+                except ValueError:
+                    continue
+                optimizer.step()
+            if after == "a result":
+                bps.push_pull(torch.ones(1), name="accuracy")
+
+        if bps.rank() == 0 or after == "a result":
+            with pytest.raises(RunError, match=said):
+                train()
+        else:
+            train()
+        with suppress(RunError):  # it may hear of the error of the other
+            bps.shutdown()
 
     fork(2, body)
 
@@ -820,7 +1060,7 @@ def test_small_gradients_are_exchanged_together(rule, monkeypatch):
             mine = every[bps.rank()]
             sum((p * g).sum() for p, g in zip(parameters[1:], mine[1:], strict=True)).backward()
             optimizer.synchronize()
-            assert not parameters[0].grad.any()  # it was not used
+            assert parameters[0].grad is None  # it was not used
             for p, *rows in list(zip(parameters, *every, strict=True))[1:]:
                 stacked = torch.stack(rows).reshape(3, -1)
                 wanted = stacked.double().mean(0).to(p.dtype) if rule is None else rule(stacked)
@@ -987,6 +1227,7 @@ def test_an_error_in_the_hook_ends_the_session_in_all_processes(state, given, re
     """Also if the script catches it; the others name the process."""
 
     def body():
+        torch.distributed.init_process_group("gloo")
         if bps.rank() == 1:
             bucket = OddBucket() if given is None else given
             if given is None:

@@ -1,0 +1,54 @@
+"""Notices changes of gradients that torch does not count: samples of their values, and their memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+
+from torch import Tensor
+
+_PIECES, _PIECE = 8, 1 << 10
+"""Where a tensor is longer than all pieces, this number of pieces is compared, of this number of bytes each."""
+
+State = tuple[Tensor, int, int, tuple[bytes, ...]]
+"""A gradient, its version, the address of its values, and a sample of them."""
+
+
+def state_of(gradient: Tensor) -> State:
+    """Return what a gradient is now. A change of a value outside of the sample is not seen, nor one on a device."""
+    return gradient, gradient._version, gradient.data_ptr(), _sample(gradient)
+
+
+def with_result(before: State) -> State:
+    """Return what a gradient is when a result has been written to it, which torch counts as one version."""
+    gradient, version, address, _ = before
+    return gradient, version + 1, address, _sample(gradient)
+
+
+def is_unchanged(gradient: Tensor | None, state: State) -> bool:
+    """Return whether a parameter has the gradient of a state, with the same values in the same memory."""
+    was, version, address, sample = state
+    return gradient is was and was._version == version and was.data_ptr() == address and _sample(was) == sample
+
+
+def _sample(tensor: Tensor) -> tuple[bytes, ...]:
+    """Return pieces of the values; without any of a tensor on a device, or one with gaps in its memory."""
+    address, size = tensor.data_ptr(), tensor.nbytes
+    if not address or tensor.device.type != "cpu" or not _is_dense(tuple(tensor.shape), tensor.stride()):
+        return ()
+    if size <= _PIECES * _PIECE:
+        return (ctypes.string_at(address, size),)
+    between = (size - _PIECE) // (_PIECES - 1)
+    return tuple([ctypes.string_at(address + k * between, _PIECE) for k in range(_PIECES)])
+
+
+@lru_cache(maxsize=4096)
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether the elements of a tensor lie next to each other, in any order of its dimensions."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
