@@ -1,5 +1,6 @@
 """hpcps.torch in several processes: what it returns equals one process that has everything."""
 
+import multiprocessing
 import os
 import re
 import socket
@@ -713,6 +714,8 @@ def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys, width):
 
 
 def test_the_others_learn_of_a_process_that_changes_its_gradients():
+    read = multiprocessing.get_context("fork").Barrier(2)
+
     def body():
         model = torch.nn.Linear(6, 2)
         optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
@@ -728,7 +731,7 @@ def test_the_others_learn_of_a_process_that_changes_its_gradients():
 
         with pytest.raises(RunError, match=r"(worker-1 has failed: )?1 of 2 gradients, such as .* changed between"):
             steps()
-        time.sleep(0.2)  # the other process may still read the memory of this one
+        read.wait(50)  # the other process may still read the memory of this one
         os._exit(0)
 
     fork(2, body)
@@ -851,6 +854,8 @@ def _no_step(model, optimizer):
 def test_a_backward_pass_without_its_step_is_an_error_with_a_remedy(mistake, message, ends):
     """Also if the script catches it, and in all processes."""
 
+    read = multiprocessing.get_context("fork").Barrier(2)
+
     def body():
         model = network()
         optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
@@ -864,13 +869,15 @@ def test_a_backward_pass_without_its_step_is_an_error_with_a_remedy(mistake, mes
                 mistake(model, optimizer)
             with pytest.raises(RunError, match=message) if ends else nullcontext():
                 bps.push_pull(torch.ones(3), name="x")
-        time.sleep(0.2)  # the other process may still read the memory of this one
+        read.wait(50)  # the other process may still read the memory of this one
         os._exit(0)
 
     fork(2, body)
 
 
 def test_checkpoints_without_a_backward_pass_of_their_own_work():
+    read = multiprocessing.get_context("fork").Barrier(2)
+
     def body():
         model, one = network(), network()
         optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
@@ -886,7 +893,7 @@ def test_checkpoints_without_a_backward_pass_of_their_own_work():
         x = bps.push_pull(torch.ones(2, 6), name="both are here").requires_grad_()
         with pytest.raises(RunError, match=r"a reentrant checkpoint has a backward pass of its own: .*=False"):
             torch.utils.checkpoint.checkpoint(ddp, x, use_reentrant=True).sum().backward()
-        time.sleep(0.2)  # the other process may still read the memory of this one
+        read.wait(50)  # the other process may still read the memory of this one
         os._exit(0)
 
     fork(2, body)
@@ -1226,6 +1233,8 @@ class OddBucket:
 def test_an_error_in_the_hook_ends_the_session_in_all_processes(state, given, reason):
     """Also if the script catches it; the others name the process."""
 
+    read = multiprocessing.get_context("fork").Barrier(2)
+
     def body():
         torch.distributed.init_process_group("gloo")
         if bps.rank() == 1:
@@ -1240,7 +1249,7 @@ def test_an_error_in_the_hook_ends_the_session_in_all_processes(state, given, re
         else:
             with pytest.raises(RunError, match=f"worker-1 has failed: .*{reason}"):
                 bps.push_pull(torch.ones(3), name="x")
-        time.sleep(0.2)  # the other process may still read the memory of this one
+        read.wait(50)  # the other process may still read the memory of this one
         os._exit(0)
 
     fork(2, body)
