@@ -90,10 +90,15 @@ class ProcessContext:
         return failure_text(self.me, self.host, round, phase, error, self.planned.run_id)
 
     def report(self, round: int | None, phase: str, error: BaseException) -> None:
-        """Write a report of a failure into the run's folder, if possible; a lost process that caused it comes first."""
+        """Write a report of a failure into the run's folder, if possible; a lost process that caused it comes first.
+
+        All other processes may find out that it is lost; the report of the first one stays, since later ones would have
+        later times than the failures that it causes.
+        """
         with suppress(OSError):
-            if isinstance(error, LostError):
-                self.directory.fail(error.peer.role, error.peer.index, error.host, None, "exchange", error.why)
+            if isinstance(error, LostError) and not self.directory.has_failure(error.peer.role, error.peer.index):
+                lost = error.peer.role, error.peer.index, error.host
+                self.directory.fail(*lost, None, "exchange", error.why, at=error.at)
             self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)
 
 

@@ -336,6 +336,10 @@ class RunDirectory:
         folder.mkdir(exist_ok=True)
         write_whole(folder / f"{role}-{index}.json", json.dumps(report, indent=1))
 
+    def has_failure(self, role: str, index: int) -> bool:
+        """Return whether there is a report of a process's failure."""
+        return (self.path / "failure" / f"{role}-{index}.json").exists()
+
     def set_failures_aside(self, only: Collection[Failure] | None = None) -> None:
         """Move the reports in `failure/` to `earlier/failure-1`, `-2`, …: each attempt has its own folder.
 

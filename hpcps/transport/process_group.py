@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,11 +29,12 @@ class LostError(RunError):
         peer: its role.
         host: its host.
         why: the evidence.
+        at: when this process found out, as of `time.time`.
     """
 
     def __init__(self, peer: Peer, host: str, why: str) -> None:
         super().__init__(f"{peer} on {host} is lost: {why}")
-        self.peer, self.host, self.why = peer, host, why
+        self.peer, self.host, self.why, self.at = peer, host, why, time.time()
 
 
 class ProcessGroup(ABC):
