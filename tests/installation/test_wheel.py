@@ -73,6 +73,7 @@ def files(folder, *below):
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mode & 0o111) for path in sources}
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_it_has_every_file_of_the_package(fresh, clone):
     assert files(fresh.packages, "hpcps") == files(clone, "hpcps")
 
