@@ -1,4 +1,4 @@
-# make demo: set up .venv and run the quickstart. make test: all checks. make help lists the rest.
+# make demo: set up .venv and run the quickstart. make test: the tests of some minutes. make help lists the rest.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,14 +7,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
-	@echo "make test       every check and test, set-up included"
+	@echo "make test       the checks and tests that take under five minutes after the set-up of $(VENV)"
+	@echo "make quick      the tests near what has changed since the last commit (BASE=main: since main)"
+	@echo "make test-all   every check and test, in four more environments, which it sets up"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
-	@echo "make quick      tests that take seconds, for the loop of editing"
 	@echo "make soak       tests that take minutes, such as those that compare networks with MXNet's"
 	@echo "make oldest-torch  the tests of own scripts with the oldest torch (some GB)"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
@@ -57,8 +58,8 @@ mxnet-env: .venv-mxnet/.ready
 .venv-%/.ready: $(VENV)/.ready tests/environment.sh
 	@tests/environment.sh $(VENV) $*
 
-$(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
-	@tests/slurm.sh $@
+$(VENV)/.packages: $(VENV)/.ready tests/debian_packages.sh
+	@tests/debian_packages.sh $@
 
 # In these tests roles train with MXNet (tests/installed.py). Tests that need torch or another environment are not listed.
 WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) \
@@ -68,9 +69,7 @@ WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.p
   $(addprefix tests/roles/test_,cuts.py messages.py packing.py streaming.py) \
   tests/training/test_loss.py
 
-QUICK := $(addprefix tests/,architecture attacks cli data records rules runtime spec trace transport)
-
-ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm
+ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.packages
 
 # The processes that run the tests of one stage.
 PROCESSES ?= 2
@@ -78,29 +77,44 @@ PROCESSES ?= 2
 # Tests of launchers and of what is killed or stopped, which mostly wait.
 WAITING := $(addprefix tests/,benchmarks campaign faults launch pslite)
 
+# The set-up is not counted. mypy takes a core, and the tests two.
+test: $(VENV)/.ready
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.kernels $(VENV)/.dev
+	@began=$$(date +%s); tests/ordinary.sh $(MAKE) --no-print-directory -j2 fast logged-check && \
+	  echo "make test took $$(( $$(date +%s) - began )) s without the set-up. make test-all also runs the tests that start" \
+	  "processes: faults, launches, other MPIs, MXNet, Slurm, notebooks, documentation, browsers."
+
+fast: $(VENV)/.dev $(VENV)/.kernels
+	$(BIN)/python -m pytest --fast --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/mpi
+
 # Compiling kernels, adding packages, setting up the environments and checking use one core each. Other tests run beside
 # those that mostly wait, which take about as long with one process as the others with two.
-test:
+test-all:
 	@tests/ordinary.sh $(MAKE) --no-print-directory stages
 
 stages: $(VENV)/.ready
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.kernels $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
-	@$(MAKE) --no-print-directory -j2 unit beside
+	@$(MAKE) --no-print-directory -j2 unit logged-beside
 	@$(MAKE) --no-print-directory mpi
 
 beside:
-	@echo "running the tests that wait and those with MXNet at the same time; their output comes at their end ..."
+	@$(MAKE) --no-print-directory PROCESSES=1 waiting unit-mxnet
+
+# A target beside another one: its output comes at its end.
+logged-%:
+	@echo "make $* runs at the same time; its output comes at its end ..."
 	@mkdir -p build
-	@status=0; $(MAKE) --no-print-directory PROCESSES=1 waiting unit-mxnet > build/beside.log 2>&1 || status=$$?; \
-	  cat build/beside.log; exit $$status
+	@status=0; $(MAKE) --no-print-directory $* > build/$*.log 2>&1 || status=$$?; cat build/$*.log; exit $$status
 
 environments: $(ENVIRONMENTS)
 
-# Fast tests for the loop of editing.
+# The tests near a change, for the loop of editing.
+BASE ?=
 quick: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/python -m pytest -q --numprocesses $(PROCESSES) --dist loadfile $(QUICK)
+	@near=$$($(BIN)/python tests/near.py $(BASE)); [ -z "$$near" ] && echo "no tests are near the change" || \
+	  $(BIN)/python -m pytest -q --fast --numprocesses $(PROCESSES) --dist worksteal $$near
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)

@@ -48,6 +48,7 @@ TAMPERINGS = {
 HARMLESS = ("twice", "late too")
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("validators", [1, 2, 0])
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, name, validators):

@@ -13,6 +13,8 @@ import pytest
 from stress import FEW, MANY, stressed, trainer
 from toy_trainers import Played, everyone, play
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 DELAY = {"kind": "lognormal", "median": 1.0, "sigma": 1.5}
 HERE = Path(__file__).parent
 
@@ -51,6 +53,7 @@ def check(played, run, blocks):
     return len(changes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("per_refresh", ["share", "queued"])
 @pytest.mark.parametrize("shape", [(3, 2, 7), (3, 0, 5)], ids=str)
 def test_in_process_with_random_delays(tmp_path, shape, per_refresh):

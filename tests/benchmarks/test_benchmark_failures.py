@@ -16,6 +16,8 @@ import suite
 from launches import seconds_of
 from processes import TRIES, Command, MeasurementError, PortTakenError, on_free_ports, run_together
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 HERE = Path(__file__).parents[2] / "benchmarks"
 
 

@@ -197,6 +197,7 @@ def models(results):
     return {str(path.relative_to(results)): path.read_bytes() for path in files}
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_what_is_killed_goes_on_and_ends_with_the_same_model(experiments, tmp_path):
     file, options = experiments / "one.toml", ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1")
     # Enough epochs that some are left when a fast machine hears of the end of its parent.
@@ -238,6 +239,7 @@ def test_a_stage_that_is_refused_or_fails(stages, monkeypatch):
     assert figures.execute(stages[3:4], [], {}, later, 200.0) == figures.ExitStatus.SUSPENDED, "the time is over"
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_call_whose_time_is_over_says_that_there_is_more(experiments, tmp_path):
     options = ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1", "--set", "train.epochs=100000")
     ended = play(command(experiments, tmp_path / "results", *options, "--hours", "0.01"))

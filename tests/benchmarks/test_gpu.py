@@ -111,6 +111,7 @@ def run(monkeypatch, *words):
     return gpu.main()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_without_a_gpu_the_report_says_of_a_part_why_it_is_not_measured(tmp_path, monkeypatch, capsys):
     """Also of one that does not end in time; another child measures nothing of it."""
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)

@@ -47,6 +47,7 @@ def test_nobody_leaves_a_meeting_before_the_last_one_has_come(tmp_path):
         assert all(over == (turn == turns - 1) for *_, over in here)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_round_of_the_real_roles_is_measured():
     measured = measure(Setting(2, 2), [Case(5000, 4), Case(70000, 3)], 60)
     assert measured.problem == ""
@@ -56,6 +57,7 @@ def test_a_round_of_the_real_roles_is_measured():
         assert all(0 < until < 5 for until in (*seconds, *adopted))
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_wrong_sum_is_found(tmp_path):
     program = tmp_path / "wrong.py"
     program.write_text(

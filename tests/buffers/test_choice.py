@@ -16,6 +16,8 @@ from hpcps.launch.plan import ACCEPTED, UNTRIED, Plan, Rank
 from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 HERE = Path(__file__).parent
 FILE = small_experiment(
     "buffers", {"topology.validators": 0, "topology.workers": 1, "transport.kind": "mpi", "train.epochs": 1}

@@ -43,6 +43,7 @@ def run(file: Path, *arguments: str) -> int:
     return main(["run", str(file), "--results", str(file.parent / "results"), *arguments])
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only")
 def test_a_failed_run_does_not_stop_the_others(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = folders(file)[:2]
@@ -84,6 +85,7 @@ def test_a_run_that_lost_a_file_is_played_again(file: Path, capsys: pytest.Captu
         assert directory.done
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     over_mpi = "transport.kind=mpi"
     runs = folders(file, over_mpi)
@@ -98,6 +100,7 @@ def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pyte
     assert {path.name for path in launch.glob("*plan.json")} == {"conf.plan.json", "conf-2.plan.json"}
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_launcher_that_cannot_start_anything_is_not_asked_for_every_run(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def counters(monkeypatch):
     monkeypatch.setattr(build, "build_trainer", trainer)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("shape", "per_refresh"), [((1, 1, 3), "queued"), ((3, 2, 5), "share"), ((2, 0, 4), "queued")])
 def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     run = counting(shape, per_refresh)
@@ -65,6 +66,7 @@ def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     assert held[0].tolist() == [applied[f"worker-{k}"] for k in range(shape[2])]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moment", [400, "the end"])
 def test_stops_at_a_checkpoint_when_asked_to(moment, counters, tmp_path):
     run = counting((3, 2, 5))

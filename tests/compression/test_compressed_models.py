@@ -35,6 +35,7 @@ def final(folder, run):
     return model(folder)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "memory"),
     [("fp16", "nesterov"), ("bf16", "ef21"), ("qsgd", "residual"), ("powersgd", "nesterov"), ("sparse_loco", "none"),
@@ -106,6 +107,7 @@ def plain():
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "memory", "validators"),
     [("int8", "ef21", 1), ("randomk", "nesterov", 0), ("qsgd", "residual", 0), ("powersgd", "ef21", 1),
@@ -152,6 +154,7 @@ def test_asynchronous_readers_have_what_the_servers_say_they_have(topology, monk
     assert np.concatenate([values for _, (values, _) in sorted(ends.items())]).tobytes() == last.tobytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["int8", "qsgd", "dithering", "randomk"])
 def test_alone_an_asynchronous_run_ends_as_if_nothing_had_happened(kind, tmp_path):
     """With two servers a checkpoint reaches the worker before the model from the other one, so no update is lost."""

@@ -11,7 +11,10 @@ import pytest
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 # Skipped as a whole: a fixture would skip only after the site is built.
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="chromium is missing: apt-get install chromium")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="chromium is missing: apt-get install chromium"),
+    pytest.mark.usefixtures("starts_processes"),
+]
 # A page with a frame for each page and width; it sends what it finds.
 CHECK = """<!doctype html><body><script>
 const pages = %s, found = {};

@@ -40,6 +40,7 @@ def pages(site):
     return found
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_links_and_anchors_exist(pages):
     broken = []
     for path, page in pages.items():

@@ -29,6 +29,8 @@ from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Hydra
 from hpcps.launch.plan import ACCEPTED
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 HYDRA = 'echo "HYDRA build details:"; echo "    Version: 5"'
 LIBRARY = {"mpi4py": "4", "library": "MPICH 5", "path": "/lib/libmpi.so"}
 FILE = """

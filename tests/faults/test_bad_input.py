@@ -81,6 +81,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("case", ARGUMENTS)
 def test_arguments(case: str, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(bad)
@@ -89,6 +90,7 @@ def test_arguments(case: str, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert not list(bad.rglob("launch"))
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(("part", "damage"), list(zip(IDX, ("missing", "truncated", "corrupt"), strict=False)))
 def test_data(part: str, damage: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bad / "mnist"

@@ -15,6 +15,8 @@ from running_processes import within
 from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 HOST = socket.gethostname()
 
 

@@ -37,6 +37,8 @@ from hpcps.records.sweep import planned
 from hpcps.records.trace.reader import read_trace
 from hpcps.records.writer import RecordWriter
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 TIMES = 40
 
 

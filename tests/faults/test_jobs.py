@@ -12,7 +12,10 @@ from running_processes import within
 
 from hpcps.records.files import read_lines
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only")
+pytestmark = [
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only"),
+    pytest.mark.usefixtures("starts_processes"),
+]
 
 TWO = "\n[[sweep]]\nseed = [1, 2]\n"
 

@@ -18,6 +18,8 @@ import hpcps
 from hpcps.cli.main import main
 from hpcps.records.table import read_table
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SERVERS = ("--set", "topology.servers=2")
 ATTACKED = ("--set", "topology.workers=2", "--set", "attack={kind='ipm', rate=0.5}")
 WORKERS = ("--set", "topology={servers=0, validators=0, workers=2}", "--set")

@@ -12,6 +12,8 @@ from running_processes import within
 
 from hpcps.records.collect import collect
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 WIDE = (
     *("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno'}"),
     *("--set", "train.epochs=50", "--set", "checkpoint.every=5", "--set", "communication.participation=0.8"),

@@ -13,6 +13,8 @@ from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
 from hpcps.training.pytorch import trainer  # loaded here, so that no child has to
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SWEEP = small_experiment(
     "sweep",
     {"topology.validators": 0, "topology.workers": 1, "data.limit": 64, "train.epochs": 4, "checkpoint.every": 2},

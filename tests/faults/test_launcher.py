@@ -12,6 +12,8 @@ import pytest
 from fault_runs import Play, assert_blamed, assert_quiet
 from running_processes import TOPOLOGY, parent, topology_files, within
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 HOST = re.escape(socket.gethostname())
 TWO = ("--set", "topology.workers=2")
 ENDLESS_ROUND = ("--set", "heterogeneity.delay={kind='constant', seconds=600}")

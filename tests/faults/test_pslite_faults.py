@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from fault_runs import ROOT, SOON, Play, assert_blamed, assert_quiet
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 OVER_PSLITE = ("--set", "transport.kind=pslite")
 SERVERS = ("--set", "topology.servers=2")
 KILLED = r"the process was killed by signal 9 \(SIGKILL\)"

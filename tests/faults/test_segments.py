@@ -5,8 +5,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fault_runs import Play
 from running_processes import within
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 SHM = Path("/dev/shm")
 

@@ -14,6 +14,8 @@ from hpcps.records.locate import run_folder
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ALONE = ("--set", "transport.kind=inproc")
 # Some seconds of training.
 BRIEF = (*ALONE, "--set", "data.limit=1437", "--set", "train.local_steps=44", "--set", "train.epochs=100")

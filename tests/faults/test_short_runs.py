@@ -9,6 +9,8 @@ import hpcps
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 COLLECTIVE = {"topology.servers": 0, "topology.validators": 0}
 KINDS = {
     "validators": {},

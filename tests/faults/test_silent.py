@@ -13,6 +13,8 @@ from running_processes import parent, within
 
 from hpcps.launch.guard import NAME
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 TIMEOUT = 3
 START = 200.0
 """Seconds in which a launch starts, on a busy machine too."""
@@ -31,7 +33,7 @@ def interpreter(environment: str) -> str:
     """Return the Python of an environment with another MPI; skip the test without it."""
     python = ROOT / environment / "bin" / "python"
     if not (python.parent / "mpirun").exists():
-        pytest.skip(f"{environment} is missing: `make test` makes it")
+        pytest.skip(f"{environment} is missing: `make test-all` makes it")
     return str(python)
 
 

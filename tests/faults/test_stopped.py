@@ -22,6 +22,8 @@ from running_processes import processes, within
 from hpcps.cli.main import main
 from hpcps.records.files import read_lines
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 
 def test_ctrl_c_in_a_terminal(start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
     keyboard, terminal = pty.openpty()

@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fault_runs import Play, assert_blamed, assert_quiet
 from running_processes import within
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 RECORDS = 10_000 * 3073
 """Bytes of each file of CIFAR-10."""

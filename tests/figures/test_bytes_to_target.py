@@ -44,6 +44,7 @@ def by_hand(table, line, target):
     return np.array(found).T
 
 
+@pytest.mark.thorough
 def test_they_are_those_of_the_first_evaluation_that_reaches_the_target(table):
     (traffic,) = traffic_of(table, PlotOptions(target=60))
     assert [one.curve.line for one in traffic.panels[""]] == ["none", "int8"]

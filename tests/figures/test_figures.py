@@ -241,6 +241,7 @@ def test_a_single_run_is_one_line_in_one_panel(tmp_path):
     assert re.search(r"\| +\d\d\.\d \|", markdown([figure_data]))
 
 
+@pytest.mark.thorough
 def test_files_are_complete_and_the_same_each_time(seeded, tmp_path):
     (data,) = figure_data_of(seeded)
     files = write_figures([data], tmp_path)
@@ -255,6 +256,7 @@ def test_files_are_complete_and_the_same_each_time(seeded, tmp_path):
         assert file.read_bytes() == (tmp_path / f"accuracy_by_epoch{file.suffix}").read_bytes()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("against", ["epoch", "wall_time", "bytes"])
 @pytest.mark.parametrize("name", ["swept", "seeded", "one panel", "partly_diverged"])
 def test_nothing_is_cut_off_or_on_top_of_something_else(request, name, against):

@@ -202,6 +202,7 @@ attack = [{ kind = "negative", scale = 6, scope = "worker" }, { kind = "random",
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("empty_files")
 def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
     (tmp_path / "small_grid.toml").write_text(small_experiment("small_grid", KEYS, POINTS))

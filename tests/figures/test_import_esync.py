@@ -48,6 +48,7 @@ def test_reports_become_rounds(logs):
     assert runs[0].devices["cloud1/cpu"][0].accuracy is None
 
 
+@pytest.mark.thorough
 def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     printed = hpcps("import", "esync", logs, "--model-bytes", "44.7e6", "--name", "original")
     assert "esync, iid: 3 devices, 4 rounds, 4 accuracies, of cloud1/gpu0" in printed

@@ -58,6 +58,7 @@ def executed(tmp_path_factory):
 
 
 # Jupyter's own libraries warn about themselves; the notebooks' warnings are looked for in their output.
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("notebook", DRAWN)
 def test_a_notebook_draws_its_experiment_and_complains_of_nothing(executed, notebook):

@@ -35,6 +35,7 @@ def titles(figure):
     return [axes.get_title() for axes in figure.axes]
 
 
+@pytest.mark.thorough
 def test_labels_are_for_people(table):
     figure = figures(table)["accuracy_by_epoch"]
     assert titles(figure) == ["attack: none", "attack: negative, scale 6", "attack: random, scale 1"]
@@ -117,6 +118,7 @@ def test_the_statistic_of_the_seeds():
         np.testing.assert_array_equal(PlotOptions(statistic=statistic).band_limits(one), [[7.0, 8.0]] * 2)
 
 
+@pytest.mark.thorough
 def test_size_columns_and_heading(table):
     plain = figures(table)
     assert plain["accuracy_by_epoch"]._suptitle is not None

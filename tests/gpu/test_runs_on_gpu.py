@@ -69,7 +69,10 @@ def test_a_small_experiment(tmp_path, device):
         assert accuracy[-1] > 0.9
 
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
+    pytest.mark.usefixtures("starts_processes"),
+]
 
 
 def test_mpi_takes_device_memory_or_the_trial_says_why_not():

@@ -10,6 +10,8 @@ import pytest
 from fresh import ROOT
 from uv import find_uv_bin
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 PYTHONS = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text())
 PROCESSORS = ("x86_64", "aarch64")
 # setup.cfg says why.
@@ -66,6 +68,7 @@ def test_the_sets_of_the_makefile_are_found():
     assert PYTHONS == ["3.11", "3.12", "3.13", "3.14"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("extras", "python", "processor"), CASES)
 @pytest.mark.usefixtures("index")
 def test_packages_resolve(extras, python, processor):

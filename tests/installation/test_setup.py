@@ -128,6 +128,7 @@ def stranger(tmp_path, address, environment):
     return Stranger(tmp_path, address, environment)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_cpu_build_of_an_index(stranger, address):
     said, build = stranger.sets_up(TORCH_CPU_INDEX=f"{address}/cpu")
     assert build == "CPU"
@@ -206,8 +207,8 @@ def test_stages_get_few_variables_and_few_open_files(tmp_path):
         "SSL_CERT_FILE": "two\nCI=lines",
     }
     others = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "LANG": "C", "BASH_FUNC_x%%": "() { echo; }"}
-    # What `make test` would give to the make of the stages.
-    command = ["make", "test", "MAKE=sh -c 'ulimit -Sn; env -0'", "PROCESSES=7"]
+    # What `make test-all` would give to the make of the stages.
+    command = ["make", "test-all", "MAKE=sh -c 'ulimit -Sn; env -0'", "PROCESSES=7"]
     done = subprocess.run(command, cwd=ROOT, env=kept | others, capture_output=True, text=True, check=True)
     limit, _, variables = done.stdout.partition("\n")
     assert limit == "512"

@@ -226,6 +226,7 @@ def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_what_was_compiled_once_is_loaded_by_every_later_process() -> None:
     assert python("-m", "hpcps.numerics.kernels").returncode == 0
     second = python("-c", COUNT)
@@ -233,6 +234,7 @@ def test_what_was_compiled_once_is_loaded_by_every_later_process() -> None:
     assert "already compiled" in python("-m", "hpcps.numerics.kernels").stdout
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_user_without_a_home_has_kernels() -> None:
     """In a container, say: neither HOME nor an entry among the users."""
     code = """
@@ -246,6 +248,7 @@ print(kernels.ready())
     assert (homeless.returncode, homeless.stdout) == (0, "True\n"), homeless.stderr
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_rules_do_without_a_compiler() -> None:
     code = """
 import sys
@@ -267,6 +270,7 @@ print(Average().combine(Updates.of(np.ones((3, 2), np.float32), Layout.of([("w",
     assert "RuntimeWarning: rules run without compiled kernels" in broken.stderr
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_small_updates_load_no_compiler() -> None:
     code = """
 import sys

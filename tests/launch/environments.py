@@ -1,4 +1,4 @@
-"""The environments with the MPIs that are tested; `make test` makes them."""
+"""The environments with the MPIs that are tested; `make test-all` makes them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def interpreter(name: str) -> Path:
         python = Path(sys.executable)
     if (python.parent / "mpirun").exists():
         return python
-    missing = f"{FOLDERS[name]} is missing: `make test` makes it"
+    missing = f"{FOLDERS[name]} is missing: `make test-all` makes it"
     if "CI" in os.environ:
         pytest.fail(missing)
     pytest.skip(missing)

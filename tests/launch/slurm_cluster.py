@@ -1,7 +1,7 @@
 """A real Slurm on this machine: a controller and several node daemons, each on a host of its own name.
 
 A host is a UTS namespace with an address of the loopback network. It takes root and Debian's packages slurm-wlm and
-munge, which `make test` installs for root.
+munge, which `make test-all` installs for root.
 """
 
 import os

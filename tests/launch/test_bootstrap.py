@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from hpcps.launch.plan import Plan, PlannedRun, Rank
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 
 def test_a_missing_mpi_library_is_an_error_without_a_traceback(tmp_path):

@@ -3,7 +3,11 @@
 import shlex
 import subprocess
 
+import pytest
+
 from hpcps.cli.configgen import main as configgen
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 FILE = """
 name = "typed"

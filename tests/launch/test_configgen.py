@@ -12,6 +12,8 @@ from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import launch_folder
 from hpcps.records.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SCRIPT = Path(__file__).parents[2] / "launcher" / "configgen.py"
 EXPERIMENT = """
 name = "small"

@@ -7,6 +7,8 @@ from hpcps.errors import LaunchError
 from hpcps.launch import batch, detect
 from hpcps.launch.detect import find_launcher
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 
 @pytest.fixture
 def launcher(tmp_path):

@@ -11,6 +11,8 @@ from running_processes import processes, within
 
 from hpcps.launch.plan import UNTRIED
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 BUFFERS = ROOT / "tests/buffers"
 FILE = """
 name = "hosts"

@@ -48,6 +48,7 @@ def guarded(tmp_path):
         process.communicate()
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
     ("program", "end", "status"),
     [("sys.exit(7)", "exited with status 7", 7), ("os.kill(os.getpid(), 9)", "was killed by signal 9 (SIGKILL)", -9)],
@@ -97,6 +98,7 @@ def test_a_process_that_waits_is_not_ended(guarded, tmp_path, program, joining):
     assert process.returncode == 0, output
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_file_of_a_process_that_the_launcher_ends_stays(tmp_path):
     program = "os.kill(os.getpid(), 15)"
     command = [sys.executable, "-c", GUARDED + program, "worker-3", str(tmp_path / "lost" / "worker-3"), "600"]
@@ -104,6 +106,7 @@ def test_the_file_of_a_process_that_the_launcher_ends_stays(tmp_path):
     assert (tmp_path / "lost" / "worker-3").read_bytes() == b""
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_one_whom_nobody_knows_is_told_to_people_alone(guarded):
     output, _ = guarded("", "sys.exit(7)").communicate(timeout=90)
     assert "hpcps: a process of unknown rank (pid " in output
@@ -165,6 +168,7 @@ def test_a_program_with_alarms_of_its_own_keeps_them(guarded):
     assert "exited with status 7\n" in output
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_process_that_loses_its_guard_ends_and_leaves_a_trace(guarded, tmp_path):
     """Though it is in a call of C that does not return."""
     process = guarded("worker-3", "import ctypes; ctypes.PyDLL(None).pause()")

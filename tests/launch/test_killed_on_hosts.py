@@ -14,6 +14,8 @@ from environments import interpreter
 from running_processes import parent, processes, topology_files, within
 from small_experiment import small_experiment
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ENDLESS = {
     "topology.workers": 1,
     "topology.servers": 3,

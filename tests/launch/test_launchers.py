@@ -16,6 +16,8 @@ from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 every_mpi = pytest.mark.parametrize("name", DIALECTS)
 

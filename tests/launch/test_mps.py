@@ -18,6 +18,8 @@ from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.spec.schema import Run
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 PAIR = world_of("worker", "worker")
 
 

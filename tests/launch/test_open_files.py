@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SAY = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
 STARTS = {
     "the command line": "from hpcps.cli.main import main; main(['completion', 'bash'])",

@@ -14,6 +14,8 @@ from cluster import make_cluster
 from environments import ROOT, interpreter
 from running_processes import processes, within
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 PBS = ROOT / "launcher" / "pbs"
 SMALL = (
     "--set data.name=digits --set data.augment=false --set data.limit=200 --set model.name=mlp "

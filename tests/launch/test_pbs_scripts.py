@@ -16,6 +16,8 @@ from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
 from hpcps.spec.load import load_experiment
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 GOLDEN = Path(__file__).parent / "golden" / "jobs"
 LAUNCHER = ROOT / "launcher"
 SCRIPTS = [

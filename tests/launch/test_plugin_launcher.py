@@ -75,6 +75,7 @@ def test_its_file_is_written_anywhere(capsys, folder):
     assert "unknown dialect 'your_launcher': choose one of hydra, intel" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_its_variable_tells_the_ranks_their_places(folder):
     """They are ps-lite nodes, which have nothing else to go by; what another launcher told us does not count."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PMI_RANK": "0"}
@@ -97,6 +98,7 @@ def test_its_keys_are_refused_as_nothing_sets_them(capsys, folder):
     assert "MyLauncher is not a usable launcher: it has keys (fast)" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_package_may_bring_it(folder):
     """Its entry point makes it known to every experiment, without `plugins`."""
     site = folder / "site"

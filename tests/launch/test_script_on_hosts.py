@@ -2,11 +2,14 @@
 
 import subprocess
 
+import pytest
 from cluster import make_cluster
 from environments import documented_job, interpreter
 
 from hpcps.records.files import read_lines
 from hpcps.records.status import SweepProgress
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 SCRIPT = """
 import os, socket, sys

@@ -7,6 +7,8 @@ import pytest
 
 from hpcps.launch.stop import stops_of
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 
 def hear(*numbers):
     """Return what counted of signals that follow one another at once."""

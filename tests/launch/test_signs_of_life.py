@@ -9,6 +9,8 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.transport.process_group import LostError
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 TIMEOUT = 32.0
 LOOK = 2 * look_interval(TIMEOUT)
 WORLD = tuple(Rank(rank, "worker", rank, f"n{rank}") for rank in range(3))

@@ -16,6 +16,8 @@ from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SMALL = (
     "--set data.name=digits --set data.augment=false --set data.limit=200 --set model.name=mlp "
     "--set topology.workers=2 --set train.batch_size=8"

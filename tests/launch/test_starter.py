@@ -17,6 +17,8 @@ from hpcps.errors import LaunchError
 from hpcps.launch.plan import Plan
 from hpcps.transport.rendezvous import Rendezvous
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 SMALL = small_experiment(
     "small",

@@ -16,6 +16,8 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 HANGS = "exec sleep 100"
 
 

@@ -196,6 +196,7 @@ def test_missing_data_are_one_error(tmp_path):
     assert not (tmp_path / "results/small/runs").exists()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_processes_of_a_launch(tmp_path):
     """`hpcps run` starts them; here it runs them in one process, which is faster and shows the same."""
     (tmp_path / "small.toml").write_text(TEXT.replace("[model]", '[transport]\nkind = "inproc"\n[model]'))

@@ -46,6 +46,7 @@ KRUM = {"kind": "krum", "f": 4}
 TRIMMED_MEAN = {"kind": "trimmed_mean", "f": 4}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "attack",
     [

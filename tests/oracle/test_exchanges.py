@@ -12,6 +12,8 @@ from hpcps.cli.main import main
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "experiments/exchanges.toml"
 EPOCHS = ("--set", "train.epochs=3", "--set", "train.lr_decay.epochs=[2]")

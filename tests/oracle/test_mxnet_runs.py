@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 HPCPS = ROOT / ".venv-mxnet/bin/hpcps"
 ZENO = "11"

@@ -20,6 +20,8 @@ from hpcps.spec.checks import contradictions
 from hpcps.spec.schema import Run, Topology
 from hpcps.transport import OverPslite
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 RULES = {name: rule for name, rule in active().of("rules").items() if rule.mode == "sync"}
 SENT = ("average-0-2", "zeno-2-2")
 WORLD = Topology(servers=3, validators=2, workers=3, evaluators=1)  # and the adversary
@@ -221,8 +223,8 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
     mpirun = ROOT / environment / "bin/mpirun"
     if not mpirun.exists():
         if "CI" in os.environ or environment == ".venv":
-            pytest.fail(f"{environment} is missing: `make test` makes it")
-        pytest.skip(f"{environment} is missing: `make test` makes it")
+            pytest.fail(f"{environment} is missing: `make test-all` makes it")
+        pytest.skip(f"{environment} is missing: `make test-all` makes it")
     chosen = {name: POINTS[name] for name in names}
     ranks = place(world, adversary=world is WORLD)
     replayed = REPLAYED if world is WORLD else {}

@@ -119,6 +119,7 @@ def test_a_plugin_that_never_ends_is_one_error(tmp_path, monkeypatch, text, line
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_plugin_that_never_ends_ends_although_its_command_was_killed(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import os\nwith open('pid.part', 'w') as file:\n    file.write(str(os.getpid()))\n"

@@ -135,6 +135,7 @@ def test_every_example_is_tested():
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in texts] == []
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
     file, results = folder / "experiment.toml", tmp_path / "mpi"
     assert "2 points, no mistakes" in hpcps("check", file)

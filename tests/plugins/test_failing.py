@@ -85,6 +85,7 @@ def test_it_is_one_error_that_names_the_component(folder, case, capsys):
     assert not said.out
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("case", ["open raises", "a vector", "twice"])
 def test_as_typed_it_has_no_traceback(folder, case):
     expected = broken(folder, case)

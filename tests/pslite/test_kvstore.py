@@ -391,6 +391,7 @@ def test_a_client_is_a_worker_and_a_server_a_server():
         Server(cluster.settings(NodeRole.WORKER))
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_example_of_the_documentation():
     text = (ROOT / "docs/how-to/kvstore.md").read_text()
     script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
@@ -407,6 +408,7 @@ def test_the_example_of_the_documentation():
     assert sorted(printed) == ["", "", "0 3.0\n", "1 3.0\n"]
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_wrong_environment_is_an_error_for_people():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DMLC_ROLE": "boss"}
     done = subprocess.run(

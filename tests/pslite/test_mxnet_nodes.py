@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from threads import free_port
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
 LEAVING = "Check failed: ready_: call Start() first"
@@ -24,7 +26,7 @@ def mxnet():
     """Return the Python that has MXNet."""
     if (ROOT / ".venv-mxnet/.ready").exists():
         return str(ROOT / ".venv-mxnet/bin/python")
-    missing = ".venv-mxnet is missing: `make test` makes it"
+    missing = ".venv-mxnet is missing: `make test-all` makes it"
     if "CI" in os.environ:
         pytest.fail(missing)
     pytest.skip(missing)

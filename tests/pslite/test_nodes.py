@@ -245,6 +245,7 @@ def served():
         process.kill()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_flood_of_strangers_does_not_fill_the_memory(served):
     """Large frames, messages that do not end, and small messages as fast as they go, while a run goes on."""
     identity = b"ps9"

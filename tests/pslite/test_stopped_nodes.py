@@ -16,6 +16,8 @@ from threads import Cluster, free_port
 from hpcps.errors import RunError
 from hpcps.kvstore.protocol import REQUEST
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 BEATING = {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "3"}
 

@@ -73,6 +73,7 @@ def test_a_quorum_that_nobody_misses_changes_no_bit(tmp_path, validators):
     np.testing.assert_array_equal(every.final_model(), graced.final_model())
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("late", [pytest.param("drop", marks=pytest.mark.soak), "next"])
 def test_in_process_in_virtual_time_and_over_mpi(tmp_path, late):
     """Imposed seconds fix the order, whatever executes the roles; checkpoints do not change it."""

@@ -25,6 +25,7 @@ def written(folder, rule, scope="worker", validators=1, servers=1, scale=5):
     return str(file)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("rule", "scope", "validators", "servers", "scale"),
     [

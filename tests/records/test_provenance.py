@@ -177,6 +177,7 @@ def shown(site):
     return json.loads(done.stdout)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_an_installed_hpcps_and_its_plugin_packages_have_a_version_and_a_hash(site):
     facts = shown(site)
     assert facts["git"]["commit"] is None

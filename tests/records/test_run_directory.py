@@ -243,6 +243,7 @@ def test_only_known_failures_are_set_aside(tmp_path):
     assert [failure.error for failure in directory.earlier_failures] == ["old"]
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_run_is_one_process_s_as_long_as_it_holds_the_file(tmp_path):
     directory = RunDirectory(tmp_path / "runs" / "abc")
     claim = directory.claim()

@@ -53,6 +53,7 @@ def test_a_dry_run_of_what_is_done_shows_its_launch_all_the_same(results, capsys
     assert "would run in this process" in printed
 
 
+@pytest.mark.thorough
 def test_status_collect_and_figures_know_what_has_not_been_played(results, capsys):
     assert run("--only", "0-2") == 0
     status = shown(capsys, "status", "results/sweep")

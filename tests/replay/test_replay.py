@@ -52,6 +52,7 @@ def assert_equal(directory, folder, left=0):
     assert result.lines > 20
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_replayed(name, tmp_path):
     directory = play(RUNS[name], tmp_path, seed=name)
@@ -79,6 +80,7 @@ def test_the_ends_of_the_process_that_evaluates_are_replayed(tmp_path):
 SLOW = [pytest.param(name, marks=pytest.mark.soak) for name in ("servers combine", "delays", "evaluator")]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["validators", "grace", *SLOW])
 def test_interrupted_runs_are_replayed(name, tmp_path):
     """A crash before and after a checkpoint, and a stop at a checkpoint; also before the run is done."""
@@ -189,6 +191,7 @@ def test_times_are_not_compared(done, tmp_path):
     assert_equal(copy, tmp_path / "replay")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("process", "count"), [("worker-1", 1), ("worker-1", 4), ("validator-0", 2), ("server-1", 2), ("evaluator-0", 2)]
 )

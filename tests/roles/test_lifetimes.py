@@ -154,6 +154,7 @@ def assert_same(run: Run, folder: Path) -> None:
         np.testing.assert_array_equal(on_device[name], model, err_msg=name)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", SYNC)
 def test_in_rounds(tmp_path, case):
     assert_same(spec("sync", *SYNC[case]), tmp_path)

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hpcps.spec.schema import Run
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

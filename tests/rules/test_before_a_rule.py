@@ -136,6 +136,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("path", ["numpy", "kernels"])
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kind", [name for name, rule in active().of("rules").items() if rule.mode == "sync"])

@@ -86,6 +86,7 @@ def test_zeno_accepts_nothing_against_a_zero_or_non_finite_reference(bad: float,
     assert combined.update.tolist() == [1.0, 0.75, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.thorough
 def test_every_rule_takes_256_updates() -> None:
     rows = np.random.default_rng(1).standard_normal((256, 6), dtype=np.float32)
     for kind, rule in active().of("rules").items():

@@ -245,6 +245,7 @@ measure(int(sys.argv[1]), sys.argv[2], 64 << 20)
 """
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("size", [2_500_000, pytest.param(25_000_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_no_operation_needs_much_memory_besides_its_result(library: str, size: int) -> None:

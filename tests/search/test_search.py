@@ -300,6 +300,7 @@ def command(file: Path, name: str, *arguments: str) -> int:
     return main([name, str(file), "--results", str(file.parent / "results"), *arguments])
 
 
+@pytest.mark.thorough
 def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,6 +355,7 @@ def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     assert "not a result of this search: delete it, and search again" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_runs_that_fail_do_not_win(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(GRID.replace("0.01, 0.1, 1.0", "0.1, 1e-6"))
     results = file.parent / "results"

@@ -8,6 +8,8 @@ import pytest
 
 from hpcps.records.files import read_lines
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SCRIPT = """
 import multiprocessing, os, sys
 import numpy as np

@@ -23,6 +23,8 @@ from hpcps.records.trace.reader import read_trace
 from hpcps.records.writer import RecordWriter
 from hpcps.session.record import ScriptRecord
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 SCRIPT = """
 import os, signal, sys, threading, time
 import numpy as np

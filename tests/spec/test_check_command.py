@@ -95,6 +95,7 @@ def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FILE is required without --schema" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_it_imports_nothing_heavy() -> None:
     code = (
         "import sys; from hpcps.spec.load import load_experiment; from hpcps.cli import check; "

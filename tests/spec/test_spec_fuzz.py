@@ -30,6 +30,7 @@ def test_every_number_has_bounds() -> None:
     assert [name for name, schema in found.items() if not all(side & set(schema) for side in sides)] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(60)
 def test_every_key_takes_or_refuses_every_value(write: Write) -> None:
     source = random.Random(1)

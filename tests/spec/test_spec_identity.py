@@ -199,6 +199,7 @@ def test_what_is_left_out_exists() -> None:
     assert {name for name, _ in dotted_keys()} >= IRRELEVANT
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_ids_do_not_depend_on_the_hash_seed(write: Callable[..., Path]) -> None:
     path = write('[[sweep]]\nattack = [{ kind = "none" }, { kind = "random", scale = 3 }]')
     code = f"from hpcps.spec.load import *; print(*(p.run_id for p in load_experiment({str(path)!r}).points))"

@@ -258,7 +258,7 @@ def test_a_model_of_another_backend_is_a_mistake_that_names_it() -> None:
     (problem,) = contradictions(Run.model_validate(tree))
     assert problem.path == ("model", "name")
     assert problem.message.startswith(
-        'cifar_wideresnet16_10 is not among the models of "torch" (alexnet, cifar_resnet20'
+        'cifar_wideresnet16_10 is not among the models of "torch" (alexnet, cifar_resnet8'
     )
     assert problem.message.endswith('use backend = "mxnet"')
     tree["model"]["backend"] = "mxnet"

@@ -66,6 +66,7 @@ def test_it_changes_nothing_of_the_run(tmp_path):
         assert np.array_equal(np.load(run / f"final/{shard}.npy"), np.load(other / f"final/{shard}.npy"))
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     """In every run of a launch."""
     text = SMALL + "[[sweep]]\nseed = [1, 2]\n"
@@ -98,6 +99,7 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_figure(tmp_path, capsys):
     run, _ = traced(tmp_path)
     (run / "trace.json").unlink()

@@ -98,6 +98,7 @@ def test_without_mxnet_the_message_names_the_environment():
         build_trainer(run, "worker", 0)
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.skipif(find_spec("mxnet") is not None, reason="MXNet is here")
 def test_without_mxnet_nothing_is_started(tmp_path, capfd):
     file = ROOT / "experiments/quickstart_mxnet.toml"

@@ -174,6 +174,7 @@ def measured(evaluator, model, statistics, reestimate=False):
     return evaluator.evaluate()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", [trainer, lambda: trainer(model="cnn"), resnet], ids=["mlp", "cnn", "resnet"])
 @pytest.mark.parametrize("reestimate", [False, True])
 def test_an_evaluator_measures_the_same_while_its_trainer_trains(make, reestimate):
@@ -210,6 +211,7 @@ def test_an_evaluator_can_be_stopped(reestimate):
         found()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_an_evaluator_computes_with_the_threads_of_the_experiment():
     program = """
 import json, os, sys, threading
@@ -259,6 +261,7 @@ def test_a_gpu_that_is_not_there_is_said():
         trainer(device="cuda")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_worker_process_is_small_and_imports_no_more_than_it_needs():
     program = """
 import json, sys

