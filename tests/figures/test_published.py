@@ -184,8 +184,7 @@ def test_no_provenance_is_lost_with_add(hpcps, tmp_path):
 def test_published_runs_have_a_provenance():
     for folder in sorted((ROOT / "results/published").glob("*/")):
         found = json.loads((folder / "provenance.json").read_text())
-        if folder.name != "robustness_grid":  # of an earlier version, which lost it; its runs are executed again
-            assert [run for run, facts in found.items() if not is_complete(facts)] == [], folder.name
+        assert [run for run, facts in found.items() if not is_complete(facts)] == [], folder.name
 
 
 def test_figures_of_full_and_reduced_runs_say_which_is_which(tmp_path):
