@@ -6,6 +6,8 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import hpcps
 
 ROOT = Path(hpcps.__file__).parent
@@ -87,6 +89,7 @@ def edges():
     return found
 
 
+@pytest.mark.thorough
 def test_every_package_is_a_layer():
     present = {layer_of(path) for path in modules()}
     assert present == set(ORDER)
@@ -175,6 +178,7 @@ def test_lists_of_modules_name_the_modules_that_exist():
         assert set(lists[name]) == files | packages, name
 
 
+@pytest.mark.thorough
 def test_a_public_method_has_a_docstring_or_overrides_one_that_has():
     classes = {
         node.name: (path, node)

@@ -52,6 +52,7 @@ def test_training_succeeds_without_an_attack(tmp_path, unattacked):
     assert accuracy(tmp_path, "naive_async", "none") > 80
 
 
+@pytest.mark.thorough
 def test_zeno_plus_plus_holds_where_naive_async_falls(tmp_path, unattacked):
     assert accuracy(tmp_path / "naive", "naive_async", "negative 6") <= 30
     assert accuracy(tmp_path / "zeno", "zeno++", "negative 6") >= unattacked - 3

@@ -40,6 +40,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, Layout]:
     return u.astype(np.float32), v.astype(np.float32), sent, layout
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=400, derandomize=True)
 @given(cases(), st.sampled_from([-0.02, 0.0, -0.5, -1.0]), st.sampled_from([1, 3, 1000]))
 def test_zeno_plus_plus_follows_its_definition(case: Any, threshold: float, width: int) -> None:

@@ -36,6 +36,7 @@ def test_rules(program, monkeypatch, tmp_path):
     assert (tmp_path / "rules.png").stat().st_size
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     rounds = importlib.import_module("round")
     mpich = next(peer for peer in rounds.OTHER_PEERS if peer.name == "mpich")
@@ -55,6 +56,7 @@ def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     assert (tmp_path / "round.png").stat().st_size
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_growth_of_memory(monkeypatch):
     growth = importlib.import_module("growth")
     small = growth._footprint(Setting(1), 1, None)
@@ -75,6 +77,7 @@ def test_growth_of_memory(monkeypatch):
     assert row["all"] == 6
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_pslite_is_begun_again_where_a_port_is_taken(program, monkeypatch, tmp_path, capfd):
     pytest.importorskip("zmq")
     pslite = importlib.import_module("pslite")

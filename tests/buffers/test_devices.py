@@ -85,6 +85,7 @@ def test_a_computation_gives_the_host_its_result(device):
     assert on_host(there).tolist() == [1, 1, 1, 1, 1, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.thorough
 def test_memory_is_used_again(device):
     borrowed = device.borrow(900)
     where = device.pointer(borrowed.memory)

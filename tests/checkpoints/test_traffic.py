@@ -95,6 +95,7 @@ def test_what_is_sent_is_received(case, kind, play_case):
     assert case in ASYNC or under_way == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", SYNC)
 def test_a_checkpoint_puts_nothing_off_to_the_next_epoch(case, play_case):
     totals = {}

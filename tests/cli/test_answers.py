@@ -61,6 +61,7 @@ def test_a_wrong_argument_is_answered_with_the_right_ones(arguments, said, capsy
     assert capsys.readouterr().err.startswith(f"hpcps: {said}")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
     run = RunDirectory(tmp_path / "mine/runs/0123456789")
     run.create({"run_id": "0123456789", "label": "ν = 1 \udce9", "run": {}})

@@ -19,6 +19,7 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_it_is_skipped_in_experiments_arguments_and_plugins(file, tmp_path, capsys):
     (tmp_path / "own.py").write_text(MARK + (PLUGINS / "my_launcher.py").read_text(), encoding="utf-8")
     (tmp_path / "hosts").write_text(f"{MARK}localhost slots=9\n", encoding="utf-8")

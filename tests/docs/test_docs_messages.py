@@ -5,6 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
 from generate.messages import GAP, messages
 
 import hpcps.errors
@@ -20,6 +21,7 @@ def found(text):
     return any(message.matches(" ".join(text.split())) for message in known())
 
 
+@pytest.mark.thorough
 def test_every_mistake_of_the_golden_file_is_found():
     lines = (ROOT / "tests/spec/golden/mistakes.txt").read_text(encoding="utf-8").splitlines()[1:]
     whole = re.split(r"\n  (?! )", "\n".join(["", *lines]))[1:]

@@ -79,6 +79,7 @@ def closure(graph):
     return {name: packages.reachable(graph, name) for name in graph}
 
 
+@pytest.mark.thorough
 def test_the_diagram_shows_the_imports(site):
     """What is drawn, and what follows from it, is what the architecture test finds in the code."""
     real = {}

@@ -68,6 +68,7 @@ def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     assert len(list((tmp_path / "elsewhere").iterdir())) == 8
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_records_and_figures_import_no_mpi_no_torch_and_no_gui():
     check = (
         "import sys\n"

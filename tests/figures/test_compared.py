@@ -78,6 +78,7 @@ def test_the_figure_shows_them_as_thin_lines_as_far_as_ours_go(results, lines):
     assert all(line.get_linewidth() > 1 for axes in draw(shown, "bytes").axes for line in axes.lines)
 
 
+@pytest.mark.thorough
 def test_each_source_has_its_own_dashes_and_each_line_ends_with_ours(tmp_path):
     folder = tmp_path / "demo_sweep"
     invent(folder, epochs=12, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2])

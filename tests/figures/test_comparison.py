@@ -290,6 +290,7 @@ def test_an_old_table_is_refused(table):
         comparisons_of([(old, None)])
 
 
+@pytest.mark.thorough
 def test_a_published_table_is_enough(results, monkeypatch, empty_files):
     monkeypatch.chdir(results)
     assert main(["publish", "unequal", "--results", str(results)]) == 0

@@ -107,6 +107,7 @@ def test_a_copy_has_what_the_figures_need_and_where_it_came_from(hpcps, tmp_path
     assert both == [*facts["launched_by"], "hpcps run experiments/demo.toml --set=seed=2"]
 
 
+@pytest.mark.thorough
 def test_the_copy_is_taken_where_there_are_no_runs_and_every_command_says_so(hpcps, tmp_path):
     own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
     invent_small(own)

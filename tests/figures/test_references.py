@@ -62,6 +62,7 @@ def test_a_point_outside_the_product_is_a_line_of_its_own_in_every_panel(tmp_pat
     assert "\nvalidation only,," in comma_separated([figure_data])
 
 
+@pytest.mark.thorough
 def test_it_is_drawn_with_reduced_runs_only_if_it_is_as_short(tmp_path):
     invent_fig7(tmp_path / "file")
     results = tmp_path / "x"

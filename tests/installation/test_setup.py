@@ -135,6 +135,7 @@ def test_the_cpu_build_of_an_index(stranger, address):
     assert f"torch {WANTED} from {address}/cpu\n  downloading torch-{WANTED}" in said
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_an_index_that_does_not_answer(stranger):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/cpu"
@@ -145,12 +146,14 @@ def test_an_index_that_does_not_answer(stranger):
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_pytorchs_index_when_it_cannot_be_reached(stranger):
     said, build = stranger.sets_up()
     assert build == "PyPI's"
     assert "https://download.pytorch.org/whl/cpu does not answer" in said
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_machine_with_a_driver(stranger):
     stranger.driver(loaded=True)
     said, build = stranger.sets_up()
@@ -158,6 +161,7 @@ def test_a_machine_with_a_driver(stranger):
     assert "because this machine has an NVIDIA driver" in said
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_build_of_pips_configuration(stranger, tmp_path):
     offer_torch(tmp_path / "wheels", f"{WANTED}+mine", "my")
     said, build = stranger.sets_up(PIP_FIND_LINKS=str(tmp_path / "wheels"))

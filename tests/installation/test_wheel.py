@@ -91,6 +91,7 @@ def test_a_run_over_mpi_is_complete(runs):
     assert provenance["git"]["commit"] is None, "what ran is the wheel, which belongs to no commit"
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_plugin_files_work_with_it(fresh, elsewhere):
     folder = shutil.copytree(ROOT / "examples/plugins", elsewhere / "copied")
     configgen = fresh.folder / "share/hpcps/launcher/configgen.py"
@@ -115,6 +116,7 @@ def test_its_job_scripts_find_it(fresh, elsewhere):
     assert f"{fresh.bin}/python" in conf.read_text()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_package_is_listed_and_recorded(fresh, runs):
     listed = " ".join(fresh.run("hpcps", "components", "rules").split())
     assert "The update of the first worker that sends one. (package hpcps-firsts 1.2)" in listed
@@ -124,6 +126,7 @@ def test_a_package_is_listed_and_recorded(fresh, runs):
     assert provenance["packages"]["hpcps-firsts"] == "1.2"
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_its_version_is_in_the_id_of_runs_that_use_it(fresh, elsewhere, runs, tmp_path_factory):
     (here,) = load_experiment(elsewhere / "one.toml", ["validation.rule.kind=average"]).points
     assert here.run_id == runs["average"].path.name, "without the package, the id is the same"
@@ -136,6 +139,7 @@ def test_its_version_is_in_the_id_of_runs_that_use_it(fresh, elsewhere, runs, tm
     assert ids["first_update"] != runs["first_update"].path.name
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_broken_entry_point_is_an_error_for_who_uses_it(fresh, elsewhere):
     what = "broken_rule = hpcps_firsts_missing:Rule of the package hpcps-firsts cannot be imported: ModuleNotFoundError"
     assert what in " ".join(fresh.run("hpcps", "components", "rules").split())

@@ -42,6 +42,7 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_run_says_that_dev_shm_is_too_small(small, file, tmp_path):
     ended = small("1m", *hpcps("run", file, "--results", tmp_path))
     assert ended.returncode == 1
@@ -53,6 +54,7 @@ def test_the_report_of_a_run_says_that_dev_shm_is_too_small(small, file, tmp_pat
     assert "UCX_TLS=^posix" in verdict
 
 
+@pytest.mark.thorough
 def test_check_and_doctor_compare_the_needs_with_the_free_space(small, file, tmp_path):
     checked = small("8m", *hpcps("check", file))
     assert checked.returncode == 0

@@ -64,6 +64,7 @@ def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, e
     assert not (tmp_path / "lost").exists()
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
     ("program", "end"),
     [
@@ -83,6 +84,7 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(guarded, program, end):
     assert re.fullmatch(f"the process {end}", death.end), death.end
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
     ("program", "joining"),
     [
@@ -127,6 +129,7 @@ def start(seconds, last):
 HELD = "import ctypes; hold = ctypes.PyDLL(None).pause\n"
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
     ("others", "end"),
     [
@@ -150,17 +153,20 @@ def test_a_process_that_mpi_does_not_connect_ends_and_says_for_whom_it_waited(gu
     assert f"hpcps: worker-3 (pid {pid}) on {host} {end}\n" in output
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_death_in_the_start_of_mpi_is_named_as_one(guarded):
     output, _ = guarded("worker-3", IN_MPI_START + "start(100, lambda: os._exit(15))").communicate(timeout=90)
     assert "exited with status 15 in MPI's start\n" in output
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_after_the_start_of_mpi_there_is_no_limit_and_no_word_about_it(guarded):
     program = IN_MPI_START + "start(100, list); assert signal.getitimer(signal.ITIMER_REAL)[0] == 0; sys.exit(7)"
     output, _ = guarded("worker-3", program).communicate(timeout=90)
     assert "exited with status 7\n" in output
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_program_with_alarms_of_its_own_keeps_them(guarded):
     own = "signal.setitimer(signal.ITIMER_REAL, 1000)\n"
     check = "start(0.1, list); assert signal.getitimer(signal.ITIMER_REAL)[0] > 900; sys.exit(7)"

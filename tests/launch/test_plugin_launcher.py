@@ -63,6 +63,7 @@ def test_it_is_recognised_before_one_that_is_built_in(folder):
     assert detect_mpi(folder / "myrun").launcher.name == "my_launcher"
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_its_file_is_written_anywhere(capsys, folder):
     Path("hosts").write_text("a slots=3\nb\n")
     arguments = ["small.toml", "--hostfile", "hosts", "-o", "conf", "--set", "transport.kind=mpi"]

@@ -25,6 +25,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{Path(__file__).parent}")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_tutorial(tmp_path):
     text = (ROOT / "notebooks/library.ipynb").read_text()
     assert text.count('"epochs\\": 5,') == 1
@@ -42,6 +43,7 @@ def test_the_tutorial(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_interrupt_button(tmp_path):
     """The cell says that the run stopped; executed again, it goes on from there and finishes."""
     manager, client = start_new_kernel(cwd=str(tmp_path))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hpcps
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,7 @@ count: int = hpcps.load("experiment.toml").ids
 """
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_import_is_light():
     code = (
         "import hpcps, sys; "
@@ -65,6 +68,7 @@ def test_the_import_is_light():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_loading_needs_no_framework():
     code = (
         "import sys, hpcps; hpcps.load('experiments/quickstart.toml'); hpcps.rules.Average()([[1.0]]); "
@@ -83,6 +87,7 @@ def test_every_name_is_there():
         assert getattr(hpcps, name).__doc__, name
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_user_script_is_typed(tmp_path):
     """One call of mypy, which shares the cache of `make check`."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -105,6 +105,7 @@ def test_a_broken_plugin_is_one_error(tmp_path, capfd, case):
     refused(capfd, tmp_path, '["mine.py"]', f"{tmp_path}/{expected}", commands)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "line"),
     [("def f():\n    while True:\n        pass\nf()\n", r"[23]"), ("import time\ntime.sleep(1e6)\n", "2")],
@@ -284,6 +285,7 @@ def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path):
     assert re.search(r"validator-0 on \S+ failed in round \d+ .*: rule mine \(plugin mine\.py, line 8\)", said), said
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(("error", "text"), [("SystemExit(0)", "SystemExit: 0"), (MUTE, "Mute: its text cannot")])
 def test_a_rule_that_ends_its_process_ends_the_run_over_mpi(tmp_path, error, text):
     few = FILE.replace("workers = 2", "validators = 0\ntopology.workers = 1")

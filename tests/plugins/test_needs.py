@@ -46,6 +46,7 @@ def written(folder, text):
     return file
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [VALIDATORS, SERVERS], ids=["validators", "servers"])
 def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, text):
     for point in load_experiment(written(tmp_path, text)).points:
@@ -77,6 +78,7 @@ def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path):
     assert play(run, tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_loss_tells_good_updates_from_bad(tmp_path):
     text = VALIDATORS.replace('"random", rate = 0.2', '"negative", rate = 0.3')
     file = written(tmp_path, text.replace("epochs = 4", "epochs = 10").replace("limit = 320", "limit = 960"))

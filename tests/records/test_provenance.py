@@ -136,6 +136,7 @@ def test_a_provenance_is_complete_if_it_names_code_machine_and_packages():
         assert not is_complete(nothing)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_kernels_of_the_loaded_libraries_are_named():
     torch = pytest.importorskip("torch")
     np.linalg.eigvalsh(np.eye(2))

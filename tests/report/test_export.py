@@ -58,6 +58,7 @@ def scalars(folder):
     return found
 
 
+@pytest.mark.thorough
 def test_tensorboard(results, tmp_path, capsys):
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     for _ in range(2):  # the second export replaces the first

@@ -58,6 +58,7 @@ def mpirun(name, *command):
     return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("mode", ["none", "raise", "early"])
 @pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
 def test_tasks_of_mpirun_exchange(tmp_path, name, mode):
@@ -72,6 +73,7 @@ def test_tasks_of_mpirun_exchange(tmp_path, name, mode):
         assert "has waited 3 s for the others to call init()" in done.stderr
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_script_of_torch_under_mpirun_exchanges_and_its_children_do_not(tmp_path):
     child = "import torch, hpcps.torch as bps\nbps.init()\n"
     script = f"import subprocess, sys, torch, hpcps.torch as bps\nbps.init()\n{PUSH}"
@@ -91,6 +93,7 @@ def test_the_mpirun_of_another_mpi_is_refused(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_processes_of_spawn_join_those_of_torch_distributed(tmp_path):
     """As in the tutorials of PyTorch; the state of the hook was made before, as frameworks do."""
     script = tmp_path / "spawn.py"
@@ -202,6 +205,7 @@ def test_a_child_of_multiprocessing_that_fails_tells_the_others(port, tmp_path):
     assert "worker-1 has failed: ValueError: boom" in (tmp_path / "said").read_text()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_processes_of_torch_that_init_has_not_joined_are_noticed(tmp_path):
     script = tmp_path / "late.py"
     script.write_text(

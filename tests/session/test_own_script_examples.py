@@ -26,6 +26,7 @@ def test_the_programs_of_byteps_and_horovod(capfd):
     assert float(printed.split("accuracy ")[1]) > 0.8, printed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "rule"), [("digits.py", []), ("digits_ddp.py", ["--rule", "median"])])
 def test_an_example_learns_the_digits(name, rule, capfd):
     def body():

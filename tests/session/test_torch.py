@@ -1082,6 +1082,7 @@ def test_small_gradients_are_exchanged_together(rule, monkeypatch):
     fork(3, body)
 
 
+@pytest.mark.thorough
 def test_the_hook_equals_one_process_and_the_rule():
     def body():
         import torch.distributed as dist
@@ -1137,6 +1138,7 @@ def test_a_script_may_end_as_soon_as_a_step_of_the_hook_has(monkeypatch):
     fork(2, body)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rule", "buckets", "together"), [(None, 0.0005, True), ("geometric_median", 0.0005, True), (None, 25, False)]
 )
@@ -1177,6 +1179,7 @@ def test_models_with_the_hook_have_an_exchange_each(rule, buckets, together):
     fork(2, body)
 
 
+@pytest.mark.thorough
 def test_the_hook_combines_complex_gradients():
     class Model(torch.nn.Module):
         def __init__(self):

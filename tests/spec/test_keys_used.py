@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import hpcps
 from hpcps.spec.keys import Table, dotted_keys
 from hpcps.spec.search import search_table
@@ -31,6 +33,7 @@ def unread(table: Table | None = None) -> set[str]:
     return {name for name, _ in dotted_keys(table) if name.rpartition(".")[2] not in known}
 
 
+@pytest.mark.thorough
 def test_every_key_is_read() -> None:
     assert unread() == OTHERWISE
     assert unread(search_table()) == set()

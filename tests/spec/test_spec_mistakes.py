@@ -779,6 +779,7 @@ def test_a_name_is_short_enough_for_a_folder(write: Write) -> None:
     assert "name: expects a text that matches ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$" in message
 
 
+@pytest.mark.thorough
 def test_very_many_unknown_keys_are_counted_and_the_first_are_explained(write: Write) -> None:
     """To compare each of them with all keys that exist would take minutes."""
     keys = "".join(f"k{number} = 1\n" for number in range(2_000))

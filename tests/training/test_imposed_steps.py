@@ -48,6 +48,7 @@ def rounds_of(folder: Path, *settings: str) -> Any:
     return table[(table["role"] == "worker") & table["event"].isin(["round", "totals"])]
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_step_ends_no_sooner_than_imposed(transport: str, tmp_path: Path) -> None:
     rows = rounds_of(tmp_path, *TRANSPORTS[transport])
