@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import re
-import select
 import signal
 import sys
 import time
@@ -13,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from hpcps.registry.kinds import failure_of
@@ -54,8 +54,12 @@ def trouble(path: Path, execute: Callable[[], object]) -> Trouble | None:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
-        os.close(reader)
-        _execute(execute, writer)
+        leave = os._exit
+        try:
+            os.close(reader)
+            _execute(execute, writer)
+        finally:
+            leave(1)  # a copy of this process must not go on, whatever happens
     os.close(writer)
     expired, status = False, None
     try:
@@ -66,8 +70,9 @@ def trouble(path: Path, execute: Callable[[], object]) -> Trouble | None:
             said = _read(reader, 1.0, until=b"\n\n") or b""
     finally:
         os.close(reader)
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
+        for kill in (os.kill, os.killpg):  # it may not have its own group yet
+            with suppress(ProcessLookupError):
+                kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
     text = (said or b"").decode(errors="replace")
     if text.endswith(_ENDED.decode()):
@@ -87,7 +92,7 @@ def trouble(path: Path, execute: Callable[[], object]) -> Trouble | None:
 
 
 def _execute(execute: Callable[[], object], writer: int) -> None:
-    """Execute the file in the child, and tell how it ended; does not return."""
+    """Execute the file in the child, and tell how it ended."""
     leave = os._exit
 
     def leave_with_trace(status: int) -> None:
@@ -141,7 +146,7 @@ def _read(reader: int, seconds: float, until: bytes = _ENDED) -> bytes | None:
     """Read what the child tells until it has ended; None if it has not after so many seconds."""
     deadline, said = time.monotonic() + seconds, b""
     while not said.endswith(until):
-        if not select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not wait([reader], max(0.0, deadline - time.monotonic())):
             return said if until != _ENDED else None
         part = os.read(reader, _MOST)
         if not part:

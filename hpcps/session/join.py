@@ -279,6 +279,8 @@ class _Exit(SystemExit):
 
 
 _Exit.__name__ = SystemExit.__name__  # in messages about a script or a plugin that exits
+_EXITS = ((sys, "exit"), (builtins, "exit"), (builtins, "quit"))
+"""The functions that end a script."""
 
 
 class _Forks(threading.local):
@@ -327,8 +329,11 @@ class ScriptEnding:
         self._before = sys.excepthook
         self._error: BaseException | None = None
         self._over = False
-        sys.excepthook, sys.exit = self.failed, self._leave
-        vars(builtins).update(exit=self._leave, quit=self._leave)
+        sys.excepthook = self.failed
+        # `python -S` has no builtin functions that exit.
+        self._exits = [(module, name, vars(module)[name]) for module, name in _EXITS if name in vars(module)]
+        for module, name, _ in self._exits:
+            setattr(module, name, self._leave)
         atexit.register(self.end)
         if multiprocessing.parent_process() is not None:
             # A forked child calls no function of atexit, and in no child does an exception reach `sys.excepthook`.
@@ -355,7 +360,19 @@ class ScriptEnding:
                 self._error = error  # also if the script goes on: the others have been told
                 raise
             self._over = True
-            atexit.unregister(self.end)
+            self._release()
+
+    def _release(self) -> None:
+        """Watch no more, so that a process that goes on keeps nothing of the session."""
+        atexit.unregister(self.end)
+        if sys.excepthook == self.failed:
+            sys.excepthook = self._before
+        for module, name, leave in self._exits:
+            if getattr(module, name) == self._leave:
+                setattr(module, name, leave)
+        with suppress(ValueError):  # not the main thread
+            if signal.getsignal(signal.SIGTERM) == self._terminate:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print an exception that ends the script, and note it for the others."""

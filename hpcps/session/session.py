@@ -251,6 +251,10 @@ class Session:
         if unequal:
             raise RunError(unequal)
 
+    def leave(self) -> None:
+        """After `shutdown`, close what this process shares; no other process may need it any more."""
+        self._group.leave()
+
     def _flush(self) -> None:
         """Send the tensors that wait."""
         with self._lock:

@@ -71,7 +71,11 @@ def shutdown() -> None:
     if _current is not None:
         (session, ending), _current = _current, None
         _ended = isinstance(session, StepSession) or session.size > 1
-        ending.shutdown()
+        try:
+            ending.shutdown()
+        finally:
+            if not _ended:  # others may still read the memory of this process
+                session.leave()
 
 
 def log(*, epoch: float | None = None, **numbers: Any) -> None:

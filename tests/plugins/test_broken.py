@@ -2,9 +2,11 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Peer
+from hpcps.registry.trial import trouble
 from hpcps.roles.asynchronous.filter import UpdateFilter
 from hpcps.roles.asynchronous.log import LogEntry
 from hpcps.roles.combiner_state import RuleState
@@ -303,3 +306,19 @@ def play(folder, plugin, transport, tables="", rule="mine", experiment=FILE):
         + f'transport = {{ kind = "{transport}", timeout = 20 }}\n'
     )
     return hpcps("run", file, "--results", folder, expect=1)
+
+
+def test_a_plugin_is_tried_beside_many_open_files(tmp_path):
+    """`select` supports only the first 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this user may not open 2,048 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    try:
+        with ExitStack() as many:
+            for _ in range(1200):
+                many.enter_context(open(os.devnull))
+            assert trouble(tmp_path / "mine.py", lambda: None) is None
+            assert "status 3" in trouble(tmp_path / "mine.py", lambda: os._exit(3)).what
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,8 +1,11 @@
 """hpcps.torch in several processes: what it returns equals one process that has everything."""
 
+import builtins
+import gc
 import multiprocessing
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -1398,6 +1401,27 @@ def test_an_error_at_the_end_of_a_script_is_its_exit_status(tmp_path):
     said = [process.communicate(timeout=60)[1] for process in both]
     assert "waited 4 s for worker-1 in tensor 'a'" in said[0]
     assert [process.returncode for process in both] == [1, 1], said
+
+
+def test_sessions_of_one_process_leave_nothing_behind():
+    def session():
+        bps.init(alone=True)
+        model = torch.nn.Linear(6, 2)
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        model(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+        bps.shutdown()
+        gc.collect()
+
+    def state():
+        # A new file descriptor takes the lowest number that is free.
+        with open(os.devnull) as lowest:
+            return lowest.fileno(), sys.excepthook, sys.exit, vars(builtins)["exit"], signal.getsignal(signal.SIGTERM)
+
+    session()
+    before = state()
+    session()
+    assert state() == before
 
 
 def test_one_process_needs_nothing():
