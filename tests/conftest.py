@@ -79,7 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     global _limit
     if config.getoption("--fast"):
         _limit = FAST_SECONDS * max(1.0, _work() / WORK_SECONDS)
-        # Importing it takes longer than the limit, in whichever test is first.
+        # Importing them takes longer than the limit, in whichever test is first.
+        import matplotlib.pyplot  # noqa: F401
         import torch  # noqa: F401
 
 

@@ -95,6 +95,7 @@ def test_every_package_is_a_layer():
     assert present == set(ORDER)
 
 
+@pytest.mark.thorough
 def test_no_two_packages_import_each_other():
     found = edges()
     mutual = {pair: found[pair] for pair in found if pair[::-1] in found}

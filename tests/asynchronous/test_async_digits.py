@@ -47,6 +47,7 @@ def unattacked(tmp_path_factory):
     return accuracy(tmp_path_factory.mktemp("none"), "zeno++", "none")
 
 
+@pytest.mark.thorough
 def test_training_succeeds_without_an_attack(tmp_path, unattacked):
     assert unattacked > 85
     assert accuracy(tmp_path, "naive_async", "none") > 80

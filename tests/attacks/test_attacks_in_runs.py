@@ -35,7 +35,7 @@ def tiny(mode="sync", rule="average", workers=3, **tables):
     return small(**base)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rule", RULES)
 def test_no_rule_lets_a_value_that_is_not_finite_into_the_model(rule, tmp_path):
     """So both attacks do the same to every rule: their blocks count as skipped."""
@@ -75,6 +75,7 @@ def test_attacks_that_are_special_cases_of_others(one, other, tmp_path):
 
 
 # An epoch has two rounds. An asynchronous worker may begin a cycle after the last.
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("kind", ["sign_flip", "label_flip", "free_rider", "silent"])
 def test_records_tell_when_the_attack_acts(kind, mode, tmp_path):
@@ -153,6 +154,7 @@ def test_so_does_an_asynchronous_one():
     assert sent_after(packer, models[2]) == sent_after(resumed, models[2]) == [2, 1, -1]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_with_other_attacks_ends_as_one_that_was_not(tmp_path):
     for attack in (
         {"kind": "label_flip", "rate": 0.4, "every": 2},

@@ -22,6 +22,7 @@ def program(monkeypatch):
     return run
 
 
+@pytest.mark.thorough
 def test_rules(program, monkeypatch, tmp_path):
     pytest.importorskip("numba")
     rules = importlib.import_module("rules")

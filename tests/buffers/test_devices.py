@@ -111,6 +111,7 @@ def test_late_work_is_poison_until_it_is_waited_for(device):
     assert not there.memory.any()
 
 
+@pytest.mark.thorough
 def test_memory_is_not_lent_again_before_the_work_on_it_is_over(device):
     """A library that does not know the queue, such as MPI, may write to what it gets."""
     borrowed, kept = device.borrow(10), device.allocate(10)

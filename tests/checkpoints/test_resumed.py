@@ -87,6 +87,7 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
         assert sum("continues" in line for line in starts) > 1
 
 
+@pytest.mark.thorough
 def test_batchnorm_goes_on_too(tmp_path):
     run = small(
         topology={"workers": 2},
@@ -104,6 +105,7 @@ def test_batchnorm_goes_on_too(tmp_path):
     assert cut == whole, "only an evaluation uses the running statistics"
 
 
+@pytest.mark.thorough
 def test_its_records_tell_one_story(tmp_path):
     run = CASES["two-validators"]
     for name, crashes in {"whole": [], "cut": [150, 260, 90, 300]}.items():
@@ -179,6 +181,7 @@ def average(tmp_path_factory):
     return model(folder)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, average, tmp_path, capfd):
     run = CASES["average"]
@@ -226,6 +229,7 @@ def evaluated(tmp_path_factory):
     return run, results
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("process", ["server-0", "validator-0", "worker-1", "evaluator-0"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_checkpoint_counts_the_lines_of_each_record(loss, process, evaluated, tmp_path, capfd):

@@ -110,7 +110,7 @@ def test_an_adversary_sees_what_combiners_decode(compression):
 SHORT = {"epochs": 2, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "attack"), [("fp16", "nan"), ("fp16", "gaussian"), ("int8", "alie"), ("qsgd", "negative")]
 )
@@ -153,6 +153,7 @@ def test_every_mode_of_training_ends(train, attack, tmp_path):
     assert any(line["blocks_attacked"] for line in lines)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", ["gaussian", "alie"])
 def test_ends_as_if_nothing_had_happened(attack, tmp_path):
     """The random numbers of the second encoding are in checkpoints, too."""

@@ -41,6 +41,7 @@ def raised():
                 yield " ".join(longest.split()), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
+@pytest.mark.thorough
 def test_every_error_that_is_raised_with_a_text_is_listed():
     texts = [message.template for message in known()]
     whole = [(text, where) for text, where in raised() if len(re.findall(r"[A-Za-z]{2,}", text)) >= 4]

@@ -53,6 +53,7 @@ def test_links_and_anchors_exist(pages):
     assert broken == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_loaded_from_a_network(pages, site):
     loaded = [address for page in pages.values() for address in page.loaded]
     assert loaded

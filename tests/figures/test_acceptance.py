@@ -100,6 +100,7 @@ def test_seeds_have_a_mean_and_an_epoch_without_pairs_has_no_rate(tmp_path):
     draw_acceptance(figure_data_of(collect(results).table)[0])
 
 
+@pytest.mark.thorough
 def test_real_records_of_one_validator_say_the_same_as_the_table(asynchronous_run):
     evaluations = asynchronous_run[asynchronous_run["event"] == "evaluation"]
     received = evaluations["accepted_pairs_total"] / evaluations["received_pairs_total"]

@@ -50,6 +50,7 @@ def test_the_committed_results_are_those_of_the_file(table):
     assert ids == set(runs["run_id"])
 
 
+@pytest.mark.thorough
 def test_every_key_changes_the_curve(table):
     """Runs in one process are the same each time: what differs is the key's doing."""
     (figure_data,) = figure_data_of(table)

@@ -59,6 +59,7 @@ def test_they_are_those_of_the_first_evaluation_that_reaches_the_target(table):
     assert 2.5 < plain.link.max() / coded.link.max() < 4.5, "int8 in both directions has a quarter of the bytes"
 
 
+@pytest.mark.thorough
 def test_a_target_that_no_run_reaches_has_no_bytes(table):
     (traffic,) = traffic_of(table, PlotOptions(target=99.9))
     assert all(np.isnan(one.sent).all() and one.share == "0 of 2 seeds" for one in traffic.panels[""])
@@ -88,6 +89,7 @@ def test_what_has_no_common_rounds_is_refused(table):
         traffic_of(asynchronous, PlotOptions())
 
 
+@pytest.mark.thorough
 def test_the_study_of_robust_diloco_runs_and_has_a_target_perplexity(tmp_path):
     """Two of its points, made smaller."""
     changes = ["train.epochs=1", "train.local_steps=2", "data.limit=100", "data.test_limit=4", "data.length=16"]

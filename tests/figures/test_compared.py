@@ -100,6 +100,7 @@ def test_each_source_has_its_own_dashes_and_each_line_ends_with_ours(tmp_path):
     assert styles[0] == styles[1] != styles[2] == styles[3]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("empty_files")
 def test_the_command_prints_the_table_and_publish_keeps_the_lines(results, lines, tmp_path, capsys):
     file = lines(collect(results).table)

@@ -88,6 +88,7 @@ def of(shown, line):
     return next(one for one in shown.rates[""] if one.line == line)
 
 
+@pytest.mark.thorough
 def test_rates_are_those_of_the_simulated_devices(shown):
     """A step takes 0.5 s, of worker 2 5 s, and nothing else takes time."""
     ssgd, asgd, esync = (of(shown, line) for line in ("SSGD", "ASGD", "ESync"))
@@ -176,6 +177,7 @@ def test_a_baseline_gives_the_line_of_standalone_training(table):
     assert without.figure_data.lines == ("ESync", "SSGD", "ASGD")
 
 
+@pytest.mark.thorough
 def test_figures_show_the_numbers(shown):
     figures = dict(draw_comparisons([shown], PlotOptions(names={"SSGD": "plain SGD"})))
     assert [*figures] == ["esync_accuracy", "esync_throughput", "esync_computing", "esync_traffic"]

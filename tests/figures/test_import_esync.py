@@ -196,6 +196,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(derandomize=True, max_examples=50, deadline=None)
 @given(JSON)
 def test_anything_else_is_refused_in_the_same_way(content):

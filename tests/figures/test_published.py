@@ -149,6 +149,7 @@ def test_runs_of_an_earlier_copy_stay_in_it_if_asked(hpcps, tmp_path):
     assert set(json.loads((copy / "provenance.json").read_text())) == {first.name}
 
 
+@pytest.mark.thorough
 def test_results_without_provenance_are_refused(hpcps, tmp_path):
     own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
     invent_small(own)

@@ -116,6 +116,7 @@ def test_runs_with_a_quorum_have_no_common_rounds():
     assert max(map(len, figure.get_suptitle().splitlines())) < 17 * figure.get_size_inches()[0]
 
 
+@pytest.mark.thorough
 def test_the_speed_up_of_a_quorum_is_by_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = {"topology.validators": 0, "simulation.kind": "modelled", "train.quorum": 0.5, "data.shards": 4}
     # Half of the workers are slow, so the samples of each number of workers are those of the rounds that they miss.

@@ -101,6 +101,7 @@ def same(one, other):
     assert one.state().facts == other.state().facts
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("model", MODELS)
 def test_replayed_steps_are_the_same_steps(kind, model, optimizer):
@@ -165,6 +166,7 @@ def test_a_rate_that_changes_needs_no_other_recording(kind):
     assert other.replays == [27 - WARM_UP]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_a_recording_outlives_a_restored_state(kind, optimizer):
     one, other = kind.pair("cifar_resnet20_v1", optimizer=optimizer)

@@ -169,6 +169,7 @@ def test_a_build_of_pips_configuration(stranger, tmp_path):
     assert f"torch {WANTED}+mine, from a source that the configuration of pip names" in said
 
 
+@pytest.mark.thorough
 def test_pip_gives_the_reason_of_a_failure(stranger):
     (stranger.clone / "constraints.txt").write_text("torch==99\n")
     said, _ = stranger.sets_up(expect=1, TORCH_CPU_INDEX="")

@@ -78,10 +78,12 @@ def test_it_has_every_file_of_the_package(fresh, clone):
     assert files(fresh.packages, "hpcps") == files(clone, "hpcps")
 
 
+@pytest.mark.thorough
 def test_the_scripts_the_experiments_and_the_examples_come_with_it(fresh, clone):
     assert files(fresh.folder / "share/hpcps", *SHARED) == files(clone, *SHARED)
 
 
+@pytest.mark.thorough
 def test_a_run_over_mpi_is_complete(runs):
     assert sorted(runs) == ["average", "first_update"]
     for run in runs.values():
@@ -104,6 +106,7 @@ def test_plugin_files_work_with_it(fresh, elsewhere):
     assert "no mistakes" in fresh.run("hpcps", "check", folder / "one.toml", *transport, cwd=elsewhere)
 
 
+@pytest.mark.thorough
 def test_its_job_scripts_find_it(fresh, elsewhere):
     home = shutil.copytree(fresh.folder / "share/hpcps", elsewhere / "job")
     (home / "hosts").write_text("".join(f"node{number}\n" for number in range(18)))

@@ -86,11 +86,13 @@ def made(n: int, *, offset: int = 0, refused: bool = False) -> tuple[Updates, np
     return (updates.without(screen(updates)) if refused else updates), v, base
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
 def test_every_rule_is_its_definition(rule: Rule) -> None:
     is_its_definition(rule, SIZES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", [rule for rule in RULES if isinstance(rule, Zeno)], ids=lambda rule: repr(rule))
 def test_a_rule_that_predicts_from_samples_is_its_definition(rule: Rule, monkeypatch) -> None:
     """Small updates are treated as those that fill no cache are."""

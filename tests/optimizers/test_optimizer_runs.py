@@ -83,6 +83,7 @@ def adders(monkeypatch):
     monkeypatch.setattr(build, "build_trainer", trainer)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("servers", "validators"), [(1, 0), (1, 1), (2, 0), (2, 1)])
 def test_delayed_nesterov_is_a_function_of_the_log(servers, validators, adders, tmp_path):
     """Also through interruptions: the log of server 0 says whose updates entered, and in which order."""

@@ -29,6 +29,7 @@ def accuracy(tmp_path_factory):
     return {(str(rule), str(attack)): float(value) for (rule, attack), value in last.items()}
 
 
+@pytest.mark.thorough
 def test_zeno_keeps_its_accuracy(accuracy):
     assert accuracy["zeno", "none"] > 0.85
     for attack in ("negative", "random"):

@@ -26,6 +26,7 @@ def accuracy(folder, validation_split):
     return lines(folder, "validator-0", "evaluation")[-1]["accuracy"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("validation_split", "low", "high"), [("iid", 0.92, 1.0), ("as_workers", 0.0, 0.8)])
 def test_validators_of_a_uniform_sample_accept_what_is_right(tmp_path, validation_split, low, high):
     assert low < accuracy(tmp_path, validation_split) < high

@@ -237,6 +237,7 @@ def test_a_run_goes_on_from_a_checkpoint(tables, tmp_path, monkeypatch):
     assert [line["epoch"] for line in valid if line["event"] == "evaluation"] == list(range(1, 9))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", [esync(), esync(blocking=False)])
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted_if_steps_take_the_same_time(policy, tmp_path, monkeypatch):
     simulation = {"kind": "modelled", "step": {"kind": "constant", "seconds": 0.01}}

@@ -98,6 +98,7 @@ class World:
             worker.carry_out(worker.queried.go_on())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "policy",
     [ESync(most=7), ESync(most=7, blocking=False), ESync(most=1, blocking=False), DyLU(most=5)],

@@ -36,6 +36,7 @@ CASES: dict[str, Tree] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
     run = resolve(CASES[case])

@@ -27,7 +27,7 @@ open_once = functools.cache(Digits.open)
 EACH = [pytest.param(case, marks=pytest.mark.soak) if place % 2 else case for place, case in enumerate(CASES)]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", EACH)
 def test_follows_the_plain_transcription(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every role opens the data set, which here takes longer than all its training.

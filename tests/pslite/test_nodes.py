@@ -67,6 +67,7 @@ def test_a_barrier_lets_nobody_through_before_the_last():
     assert most_before == [3] * 15
 
 
+@pytest.mark.thorough
 def test_lost_messages_come_all_the_same_and_are_used_once():
     """Every fifth message that any node receives is thrown away, requests, answers and acknowledgements alike."""
     random.seed(5)
@@ -130,6 +131,7 @@ def test_a_worker_that_died_and_came_back_takes_its_id_and_goes_on():
     assert scheduler.dropped.counts == {}
 
 
+@pytest.mark.thorough
 def test_a_server_that_died_and_came_back_takes_its_id(caplog):
     cluster = Cluster(2, 1, **BEATING)
     scheduler, ended = cluster.scheduler()
@@ -156,6 +158,7 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
     assert "is dead: it has sent nothing for 2 s" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_death_without_a_replacement_ends_the_others_and_is_named(caplog):
     caplog.set_level(logging.CRITICAL)
     cluster = Cluster(2, 2, **BEATING, timeout=8.0)
@@ -180,6 +183,7 @@ def test_a_death_without_a_replacement_ends_the_others_and_is_named(caplog):
         client.node.abandon()
 
 
+@pytest.mark.thorough
 def test_a_connection_that_is_opened_again_is_no_death():
     cluster = Cluster(1, 1)
     scheduler, _ = cluster.scheduler()
@@ -216,6 +220,7 @@ def test_nobody_takes_the_id_of_a_node_unless_the_scheduler_says_so():
     served.result(60)
 
 
+@pytest.mark.thorough
 def test_a_request_whose_messages_are_given_up_is_told_at_once():
     cluster = Cluster(1, 1, resend=True, resend_timeout=0.02, resend_limit=3)
     cluster.scheduler()
@@ -335,6 +340,7 @@ def test_a_list_of_other_nodes_is_told_at_once():
     ended.cancel()
 
 
+@pytest.mark.thorough
 def test_one_node_too_many_is_told_at_once():
     cluster = Cluster(1, 1, timeout=30.0)
     _, ended = cluster.scheduler()

@@ -88,6 +88,7 @@ def test_lost_messages_come_again_in_their_order(company):
     group.all(lambda rank: everyone[rank].settle())
 
 
+@pytest.mark.thorough
 def test_messages_that_cannot_arrive_end_the_run(company):
     everyone, _ = company(resend=True, resend_timeout=0.02, resend_limit=3)
     everyone[2].abandon()

@@ -200,6 +200,7 @@ def test_all_orders_of_arrival(part, quorum, late, abandon, poisoned):
 PARTITIONED = [(2.9142, 1.0, 1.2718, 1.7321), (1.2718, 2.9142, 1.0, 1.7321), (1.0, 1.7321, 1.2718, 29.142)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", PARTS[:3])
 @pytest.mark.parametrize(("validators", "servers"), TOPOLOGIES)
 def test_partitions_and_grace_change_no_decision(part, validators, servers, poisoned):

@@ -111,6 +111,7 @@ def toml(table, prefix=""):
             yield f"{prefix}{key} = {json.dumps(value)}"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("late", ["drop", "next"])
 @pytest.mark.parametrize("validators", [0, 1])
 def test_a_resumed_run_is_the_same(tmp_path, validators, late):

@@ -44,6 +44,7 @@ def lines_with(text, output):
     return [line for line in output.splitlines() if text in line]
 
 
+@pytest.mark.thorough
 def test_status_collect_and_the_table_say_that_the_runs_stalled(run, tmp_path, capsys):
     assert len(lines_with("stalled", run)) == 3
     assert not lines_with("usual", "\n".join(lines_with("stalled", run)))

@@ -56,6 +56,7 @@ def run(processes, seeds, seconds):
     fork(processes, body, seconds)
 
 
+@pytest.mark.thorough
 def test_random_programs():
     run(3, range(50), 60)
 

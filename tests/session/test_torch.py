@@ -313,6 +313,7 @@ def test_tensors_without_a_name_in_another_order_are_an_error_and_are_not_mixed(
     fork(2, body)
 
 
+@pytest.mark.thorough
 def test_processes_that_wait_for_each_other_say_so_and_end(monkeypatch, capfd):
     """Blocking exchanges in different orders: each process names the other and its tensor, long before the timeout."""
     monkeypatch.setattr(member, "_STALLED", 1.0)
@@ -690,6 +691,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("keys", [{}, {"rule": "geometric_median"}, {"compression": bps.Compression.fp16}], ids=str)
 @pytest.mark.parametrize("width", [6, 3000])
 def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys, width):
@@ -740,6 +742,7 @@ def test_the_others_learn_of_a_process_that_changes_its_gradients():
     fork(2, body)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "keys", [{}, {"rule": "median"}, {"rule": "geometric_median"}, {"compression": "int8"}], ids=str
 )
@@ -906,6 +909,7 @@ def test_checkpoints_without_a_backward_pass_of_their_own_work():
     fork(2, body)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("after", ["nothing", "a result"])
 def test_a_process_that_skips_a_step_is_named_with_the_numbers_of_steps(after, monkeypatch):
     """It catches its own exception, goes on with the next batch, and is one step behind the others."""
@@ -1231,6 +1235,7 @@ class OddBucket:
         return True
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("state", "given", "reason"),
     [

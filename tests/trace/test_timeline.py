@@ -128,6 +128,7 @@ def test_the_figure(tmp_path, capsys):
     assert whole_rounds(trace, 1, 900).title == f"rounds 1 to {last} of worker-0"
 
 
+@pytest.mark.thorough
 def test_which_run_is_meant(tmp_path, capsys):
     two = SMALL + '[[sweep]]\n"train.optimizer.lr" = [0.1, 0.2]\n'
     assert play(tmp_path, "--trace", "--only", "0", text=two) == 0

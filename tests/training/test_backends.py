@@ -49,6 +49,7 @@ def both(of_mxnet):
     )
 
 
+@pytest.mark.thorough
 def test_resnet20_trains_evaluates_and_observes_in_the_same_way(both):
     ours, torchs = (one["resnet"] for one in both)
     assert ours["first"] == torchs["first"]
@@ -71,6 +72,7 @@ def test_optimizers_pulls_decay_and_resumption_are_the_same(both, number):
     assert ours["evaluation"] == torchs["evaluation"]
 
 
+@pytest.mark.thorough
 def test_every_model_can_be_built_and_twins_have_the_same_tensors_in_the_same_order(of_mxnet):
     shapes = facts(of_mxnet, "mxnet_models.py")
     models = active().of("models")
