@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,8 +39,9 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.limits import own_cores
 from hpcps.launch.stop import stops_of
-from hpcps.records.forecast import duration
+from hpcps.records.forecast import duration, work_left
 from hpcps.records.locate import PUBLISHED, run_folder
+from hpcps.records.status import RunStatus, SweepProgress
 from hpcps.records.table import read_table
 from hpcps.spec.load import Point, load_experiment, select
 
@@ -260,6 +260,38 @@ def show(files: Sequence[Path], results: Path, *, publish: bool) -> None:
                 subprocess.run(words, check=False)
 
 
+def tell(stages: Sequence[Stage], left: Sequence[Stage], results: Path, jobs: int) -> None:
+    """Print how much of each experiment is done with each seed, and how long the rest takes.
+
+    Args:
+        stages: all stages.
+        left: the stages with the points that are not done.
+        results: the folder of results.
+        jobs: the points that run at a time.
+    """
+    every = _statuses(stages, results)
+    rests = _statuses(left, results)
+    known = [run for runs in every.values() for run in runs]
+    for name, runs in every.items():
+        rest = rests.get(name, [])
+        work, time_left = work_left(rest, known), ""
+        if work is not None:
+            paced = len(rest) - work.others
+            time_left = f"; {replace(work, seconds=work.seconds / jobs)}" if paced else "; no pace is known yet"
+        print(f"{name}: {len(runs) - len(rest)} of {len(runs)} points are done{time_left}", flush=True)
+
+
+def _statuses(stages: Sequence[Stage], results: Path) -> dict[str, list[RunStatus]]:
+    found: dict[str, list[RunStatus]] = {}
+    for stage in stages:
+        points = stage.points
+        runs = SweepProgress([run_folder(point, results) for point in points]).poll()
+        found.setdefault(f"{points[0].run.name}, seed {points[0].run.seed}", []).extend(
+            run.planned(point.label, point.run.model_dump()) for run, point in zip(runs, points, strict=True)
+        )
+    return found
+
+
 def _hours(text: str) -> float:
     with suppress(ValueError):
         if 0 < float(text) < math.inf:
@@ -319,6 +351,7 @@ def main() -> int:
     jobs = args.jobs or (1 if gpu else len(own_cores()))
     margin = min(MARGIN["cuda" if gpu else "cpu"], seconds / 10)
     until = began + seconds - (min(AFTERWARDS, seconds / 10) if args.archive else 0)
+    tell(stages, open_stages(), results, jobs)
     with shared_mps(jobs if gpu else 1) as variables:
         options = ["--jobs", str(jobs), "--results", str(results)]
         status = execute(open_stages(), options, variables, until, margin)
@@ -327,13 +360,9 @@ def main() -> int:
     if args.archive:
         left_out = pack(list(groups(left, results)), results, args.archive)
         print(f"packed into {args.archive}" + (f"; no room for {', '.join(left_out)}" if left_out else ""))
-    whole, rest = (
-        Counter((stage.file.stem, point.run.seed) for stage in part for point in stage.points)
-        for part in (stages, left)
-    )
-    for (name, seed), number in whole.items():
-        print(f"{name}, seed {seed}: {number - rest[name, seed]} of {number} points are done")
-    print(f"{rest.total()} points are left; this call took {duration(time.monotonic() - began)}", flush=True)
+    tell(stages, left, results, jobs)
+    points = sum(len(stage.points) for stage in left)
+    print(f"{points} points are left; this call took {duration(time.monotonic() - began)}", flush=True)
     return status
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,32 +65,44 @@ def time_left(runs: Sequence[RunStatus]) -> Forecast | None:
     """
     runs = _with_epochs(runs)
     running = [run for run in runs if run.state == "running"]
-    paces = _paces(run for run in runs if run.state != "done")
-    paces |= _paces(run for run in runs if run.state == "done")
+    paces = _paces(runs)
     if not running or not paces:
         return None
-
-    def seconds(run: RunStatus) -> float | None:
-        if run.left is not None:
-            return run.left
-        pace = next((paces[kind] for kind in run.kinds if kind in paces), None)
-        return None if pace is None else (run.epochs - run.epoch) * pace
-
     waiting = [replace(run, left=None, epoch=0.0) for run in runs if run.state in ("not started", "stopped", "damaged")]
-    now, then = ([seconds(run) for run in part] for part in (running, waiting))
+    now, then = ([_seconds(run, paces) for run in part] for part in (running, waiting))
     current = [each for each in now if each is not None]
     whole = (sum(current) + sum(each for each in then if each is not None)) / len(running)
     forecast = Forecast(max([*current, whole]), (now + then).count(None))
     return forecast if forecast.seconds or forecast.others else None
 
 
-def _paces(runs: Iterable[RunStatus]) -> dict[str, float]:
-    """Return the mean pace of the runs of each kind."""
-    found: dict[str, list[float]] = {}
+def work_left(runs: Sequence[RunStatus], known: Sequence[RunStatus]) -> Forecast | None:
+    """Return the estimated time that unfinished runs take one after another, from where they are; None if none is left.
+
+    Args:
+        runs: the runs; failed ones count too.
+        known: the runs whose paces are used; see `time_left`.
+    """
+    paces = _paces(_with_epochs(known))
+    left = [_seconds(run, paces) for run in runs if run.state != "done"]
+    return Forecast(sum(each for each in left if each is not None), left.count(None)) if left else None
+
+
+def _seconds(run: RunStatus, paces: Mapping[str, float]) -> float | None:
+    """Return the estimated time that an unfinished run takes from where it is; None if no pace of its kind is known."""
+    if run.left is not None:
+        return run.left
+    pace = next((paces[kind] for kind in run.kinds if kind in paces), None)
+    return None if pace is None else (run.epochs - run.epoch) * pace
+
+
+def _paces(runs: Sequence[RunStatus]) -> dict[str, float]:
+    """Return the mean pace of the runs of each kind: of those that are done, or else of those that are not."""
+    found: tuple[dict[str, list[float]], ...] = ({}, {})
     for run in runs:
         for kind in run.kinds if run.pace is not None else ():
-            found.setdefault(kind, []).append(run.pace or 0.0)
-    return {kind: sum(paces) / len(paces) for kind, paces in found.items()}
+            found[run.state == "done"].setdefault(kind, []).append(run.pace or 0.0)
+    return {kind: sum(paces) / len(paces) for kind, paces in (found[False] | found[True]).items()}
 
 
 def summary(runs: Sequence[RunStatus]) -> str:

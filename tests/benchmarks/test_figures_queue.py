@@ -1,6 +1,7 @@
 """`make figures` and `make gpu-figures`: order, time limit, going on here and elsewhere, archives; without a GPU."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -246,6 +247,10 @@ def test_a_call_whose_time_is_over_says_that_there_is_more(experiments, tmp_path
     assert ended.returncode == figures.ExitStatus.SUSPENDED, ended.stdout + ended.stderr
     assert "successors" not in ended.stdout
     assert list((tmp_path / "results").glob("one/runs/*/checkpoints/*/manifest.json"))
+    assert "one, seed 1: 0 of 1 points are done; no pace is known yet\n" in ended.stdout
+    assert re.search(
+        r"one, seed 1: 0 of 1 points are done; about [\d.]+ (s|min|h) left\n1 points are left", ended.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hpcps.numerics.state import State
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import Prefix
-from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
+from hpcps.records.forecast import Forecast, kinds_of, summary, time_left, work_left
 from hpcps.records.locate import locate, run_folder
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SILENT_AFTER, RunStatus, SweepProgress
@@ -282,6 +282,18 @@ def test_a_sweep_takes_as_long_as_what_runs_and_what_has_not_begun(directory):
         "3 runs: 1 running, 1 done, 1 not started; 31 % of all epochs; about 45 s left"
     )
     assert summary([done]) == "1 run: 1 done"
+
+
+def test_the_work_left_is_that_of_unfinished_runs_one_after_another(directory):
+    _, now = running(directory, 3)
+    (one,) = SweepProgress([directory.path]).poll(now)  # 5 s left, 2 s an epoch
+    done = replace(one, state="done", pace=4.0, left=None, epoch=4.0)
+    stopped = replace(one, state="stopped", left=None, epoch=3.0, epochs=10)
+    failed = replace(stopped, state="failed", epoch=0.0)
+    assert work_left([one, done, stopped, failed], [one, done]) == Forecast(5.0 + 7 * 4.0 + 10 * 4.0)
+    assert work_left([stopped], [one]) == Forecast(7 * 2.0)
+    assert work_left([stopped, replace(stopped, kinds=("other",))], [done]) == Forecast(7 * 4.0, others=1)
+    assert work_left([done], [done]) is None
 
 
 def unequal(model, epochs, rule="average", state="not started", **fields):
