@@ -1,20 +1,13 @@
-"""Puts this folder on the path: `from installed import BACKEND` in any test. Fails tests that leave files open.
-
-`make test` passes --fast. It leaves out the tests that start processes, except those in tests/end_to_end, and those
-that take more than two seconds of CPU time (`thorough`), and takes only some parameters of others (`sample`). A test
-starts processes if it, or a fixture that it requests, requests `starts_processes`; one that does so without it fails.
-"""
+"""Puts this folder on the path: `from installed import BACKEND` in any test. Fails tests that leave files open."""
 
 import gc
-import itertools
 import os
-import resource
 import signal
 import sys
-import time
-from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["fast"]
 
 # A shell without job control starts background commands with SIGINT ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,107 +24,6 @@ def _opened(since: frozenset[str] = frozenset()) -> dict[str, str]:
             continue
     # Libraries keep their own files open, such as fonts.
     return {number: target for number, target in found.items() if not target.startswith((sys.prefix, "/usr/"))}
-
-
-FAST_SECONDS = 2.0
-"""CPU time that a test of --fast may take on a machine on which `_work` takes `WORK_SECONDS`."""
-WORK_SECONDS = 0.05
-PROGRAMS = ("python", "mpi", "hpcps", "srun", "sbatch")
-"""Beginnings of the names of the programs that only tests with `starts_processes` start; others take milliseconds."""
-
-_started: list[str] = []
-_limit = FAST_SECONDS
-
-
-@pytest.fixture(scope="session")
-def starts_processes() -> None:
-    """Allow a test to start processes of Python or MPI. A fork is no such process: it takes hundredths of a second."""
-
-
-def _watch(event: str, arguments: tuple[object, ...]) -> None:
-    """Remember each process that this process starts."""
-    if event in ("subprocess.Popen", "os.posix_spawn"):
-        name = Path(os.fsdecode(arguments[0] or arguments[1][0])).name  # type: ignore[index, arg-type]
-        if name.startswith(PROGRAMS):
-            _started.append(name)
-
-
-sys.addaudithook(_watch)
-
-
-def _cpu_seconds() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-def _work() -> float:
-    """Return the CPU time of a fixed computation."""
-    began = time.process_time()
-    sum(number * number for number in range(1_000_000))
-    return time.process_time() - began
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="the tests of `make test`: see tests/conftest.py")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    global _limit
-    if config.getoption("--fast"):
-        _limit = FAST_SECONDS * max(1.0, _work() / WORK_SECONDS)
-        # Importing them takes longer than the limit, in whichever test is first.
-        import matplotlib.pyplot  # noqa: F401
-        import torch  # noqa: F401
-
-
-def _is_end_to_end(item: pytest.Item) -> bool:
-    return item.path.parent.name == "end_to_end"
-
-
-def _sampled(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the items with `sample(n)` that are not among the n of their test that are evenly spread."""
-    left_out: set[pytest.Item] = set()
-    for _, group in itertools.groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
-        of_test = list(group)
-        if (mark := of_test[0].get_closest_marker("sample")) and len(of_test) > mark.args[0]:
-            chosen = {round(k * (len(of_test) - 1) / max(1, mark.args[0] - 1)) for k in range(mark.args[0])}
-            left_out |= {item for place, item in enumerate(of_test) if place not in chosen}
-    return left_out
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--fast"):
-        return
-    left_out = _sampled(items) | {
-        item
-        for item in items
-        if not _is_end_to_end(item) and ("starts_processes" in item.fixturenames or item.get_closest_marker("thorough"))  # type: ignore[attr-defined]
-    }
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item):
-    before = _cpu_seconds()
-    result = yield
-    took = _cpu_seconds() - before
-    if item.config.getoption("--fast") and not _is_end_to_end(item) and took > _limit:
-        pytest.fail(
-            f"took {took:.1f} s of CPU time; a test of `make test` may take {_limit:.1f} s on this machine: "
-            "make it smaller, or mark it `thorough`, for `make test-all`",
-            pytrace=False,
-        )
-    return result
-
-
-@pytest.fixture(autouse=True)
-def _processes_are_declared(request: pytest.FixtureRequest):
-    """Fail a test of --fast that starts a process without `starts_processes`."""
-    _started.clear()
-    yield
-    if request.config.getoption("--fast") and _started and "starts_processes" not in request.fixturenames:
-        pytest.fail(f"the test starts {', '.join(_started)}: request the fixture starts_processes", pytrace=False)
 
 
 CHECKED = {"architecture", "asynchronous", "buffers", "roles", "transport"}
