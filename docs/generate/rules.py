@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import sys
@@ -15,17 +16,22 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
-from comparison.inputs import GROUPS  # noqa: E402
+from comparison.inputs import GROUPS, Input  # noqa: E402
 from comparison.left_out import LEFT_OUT  # noqa: E402
 from comparison.libraries import LIBRARIES, NOT_COMPARED  # noqa: E402
-from comparison.pair import FORMS  # noqa: E402
+from comparison.pair import FORMS, Values, values, written  # noqa: E402
 from comparison.pairs import PAIRS  # noqa: E402
 from generate.components import _plain as plain  # noqa: E402
 
+from hpcps.errors import SpecError  # noqa: E402
 from hpcps.registry import installed  # noqa: E402
+from hpcps.rules.base import Rule  # noqa: E402
+from hpcps.rules.combining import reason_against  # noqa: E402
 
 DATA = ROOT / "benchmarks/results/peers.json"
 PAGE = ROOT / "docs/rules.md"
@@ -79,7 +85,8 @@ def _introduction(data: Found) -> Iterator[str]:
         f"{data['inputs']['count']} inputs (digest `{data['inputs']['digest']}`) of n updates, of which f may be "
         "Byzantine. All values are float32 numbers, which the libraries get in float64, so that a difference is one of "
         "definition. Results are equal if they differ by at most two millionths of the largest value, as the "
-        "results of hpcps are float32.",
+        "results of hpcps are float32. `krum` and others refuse fewer updates than a bound that depends on f. There "
+        "their formulas are compared, because the libraries have other bounds; where the page shows one, it says so.",
         "",
         "| Inputs | |",
         "|---|---|",
@@ -217,9 +224,11 @@ def _differences(pair: Found) -> Iterator[str]:
     """Show an input for each group in which the results differ; only the first if most do."""
     title, shown = LIBRARIES[pair["library"]].title, list(pair["unlike"].items())
     for group, each in shown[: 1 if pair["verdict"] == "different" else None]:
+        refusal = _refusal(pair["component"], pair["ours"], each, pair["form"])
+        ours = f"hpcps{' with `' + pair['ours'] + '`' if pair['ours'] else ''} "
+        ours += f"refuses them ({refusal}), and its formula gives" if refusal else "computes"
         yield (
-            f"- {title}, `{_call(pair)}`, {group}: for {_rows(each, pair['form'])}, hpcps"
-            f"{' with `' + pair['ours'] + '`' if pair['ours'] else ''} computes {_numbers(each['ours'])}, "
+            f"- {title}, `{_call(pair)}`, {group}: for {_rows(each, pair['form'])}, {ours} {_numbers(each['ours'])}, "
             f"{title} {_numbers(each['theirs'])}."
         )
     if pair["refused"]:
@@ -234,7 +243,28 @@ def _differences_of_default(pair: Found) -> Iterator[str]:
     for group in list(default["unlike"])[:1]:
         if group not in pair["unlike"]:
             usual = {**pair, **default, "unlike": {group: default["unlike"][group]}, "refused": {}}
-            yield from (line.replace("hpcps computes", "hpcps by default computes") for line in _differences(usual))
+            for line in _differences(usual):
+                yield line.replace("hpcps computes", "hpcps by default computes").replace(
+                    "hpcps refuses", "hpcps by default refuses"
+                )
+
+
+def _refusal(component: str, keys: str, shown: Found, form: str) -> str:
+    """Return why a rule with these keys, as the data file has them, refuses shown updates; empty if it does not."""
+    rows = np.array(shown["rows"], np.float64)
+    given = values(_keys()[component, keys], Input(shown["input"], "", rows, shown["f"]))
+    try:
+        rule = installed().of("rules")[component](**given) if component in installed().of("rules") else None
+    except SpecError:
+        return ""
+    return reason_against(rule, len(rows) - (form == "reference"), bounds=True) if isinstance(rule, Rule) else ""
+
+
+@functools.cache
+def _keys() -> dict[tuple[str, str], Values]:
+    """Return the keys of all pairs by their component and their text."""
+    pairs = [pair for those in PAIRS.values() for pair in those]
+    return {(pair.component, written(keys)): keys for pair in pairs for keys in (pair.ours, pair.default)}
 
 
 def _rows(given: Found, form: str) -> str:

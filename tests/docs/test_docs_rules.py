@@ -1,6 +1,8 @@
 """The page that compares our rules and attacks with those of other libraries is what was measured, and still holds."""
 
 import json
+import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from comparison.pairs import PAIRS
 from generate import rules
 
 from hpcps.registry import installed
+from hpcps.rules import Context
 
 AGAIN = "run `make peers`, and read what changed in docs/rules.md"
 
@@ -53,6 +56,27 @@ def test_our_results_are_those_that_were_compared(data):
             if (was is None) != (now is None) or (was is not None and abs(was - now) > 1e-3):
                 changed.append(f"{line}: {each.name}: {was} -> {now}")
     assert changed == [], AGAIN
+
+
+def test_the_page_says_where_a_call_of_hpcps_is_refused():
+    """Each shown input of a rule, as one would call it: `computes` only if it does."""
+    page, shown = rules.PAGE.read_text(encoding="utf-8"), 0
+    for name, rule in installed().of("rules").items():
+        section = page.partition(f"### `{name}`\n")[2].partition("\n### ")[0]
+        for line in re.findall(r"^- .* and f = \d+, hpcps with `f = f` .*$", section, re.MULTILINE):
+            rows = np.array(
+                [eval(row) for row in re.findall(r"`(\([^`]*\))`", line.partition(": for ")[2].partition(" and f")[0])]
+            )
+            f, context = int(re.search(r"and f = (\d+)", line)[1]), Context(rows[0].astype(np.float32))
+            with suppress(ValueError):
+                rule(f=f)(rows.astype(np.float32), context=context)
+                assert "hpcps with `f = f` computes " in line
+                continue
+            with pytest.raises(ValueError, match=r"needs at least") as refusal:
+                rule(f=f)(rows.astype(np.float32), context=context)
+            assert f"hpcps with `f = f` refuses them ({refusal.value})" in line
+            shown += 1
+    assert shown >= 5
 
 
 def test_the_note_on_ties_of_monna_is_what_hpcps_computes():
