@@ -55,7 +55,7 @@ class Range:
 class Curve:
     """Test accuracy over the epochs of one line of one panel; over several seeds, their mean and range.
 
-    A curve has only epochs that every seed has reached. Arrays are `[epochs]`.
+    A curve has only epochs that every seed has reached. Arrays are `[epochs]`; the seeds are in ascending order.
 
     Attributes:
         line: the name of the line.
@@ -111,7 +111,8 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
     """
     begun, done = rows["run_id"].nunique(), rows["status"] == "done"
     rows = rows[done] if done.any() else rows
-    runs = [run.sort_values("epoch").set_index("epoch") for _, run in rows.groupby("run_id", observed=True)]
+    order = ["seed", "run_id"] if "seed" in rows else ["run_id"]
+    runs = [run.sort_values("epoch").set_index("epoch") for _, run in rows.groupby(order, observed=True, dropna=False)]
     common = runs[0].index
     for run in runs[1:]:
         common = common.intersection(run.index)

@@ -53,7 +53,7 @@ class PlotOptions(Config):
         None,
         gt=0,
         description="The accuracy in percent, or the perplexity of text, of `hpcps plot bytes`; default: the best "
-        "final accuracy less 1, rounded down, or the best final perplexity plus 5 %.",
+        "final accuracy less 5, rounded down to a multiple of 5, or the best final perplexity plus 5 %.",
     )
     heading: bool = Field(True, description="Whether a heading describes the runs; papers have a caption instead.")
 

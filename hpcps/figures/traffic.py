@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +42,9 @@ MODEL = (
 @dataclass(frozen=True)
 class Reached:
     """When one line of one panel reached the target; arrays are `[seeds]`, NaN for a seed that did not.
+
+    Between the last evaluation before the target and the first that reaches it, the value is interpolated linearly, so
+    that one test sample more or less changes the result a little.
 
     Attributes:
         sent: bytes sent by all processes.
@@ -91,8 +93,9 @@ class TargetCost:
 def traffic_of(frame: pd.DataFrame, options: PlotOptions) -> list[TargetCost]:
     """Return the traffic of each variant of an experiment, with the lines and panels that the options choose.
 
-    The target is `options.target`. By default it is the best final accuracy less 1, rounded down, or for text the best
-    final perplexity plus 5 %.
+    The target is `options.target`. By default it is the best final accuracy less 5, rounded down to a multiple of 5, or
+    for text the best final perplexity plus 5 %. Curves are steep there: near the final accuracy, one test sample
+    decides in which epoch a curve reaches the target.
 
     Args:
         frame: the table of `hpcps collect`.
@@ -120,7 +123,7 @@ def traffic_of(frame: pd.DataFrame, options: PlotOptions) -> list[TargetCost]:
 def _usual(measure: Measure, final: Sequence[float]) -> float:
     known = [value for value in final if np.isfinite(value)]
     if measure == "accuracy":
-        return max(0.0, math.floor(max(known)) - 1.0)
+        return max(0.0, 5.0 * (max(known) // 5 - 1))
     return float(f"{1.05 * min(known):.3g}")
 
 
@@ -154,10 +157,16 @@ def _with_links(frame: pd.DataFrame) -> pd.DataFrame:
 def _reached(curve: Curve, measure: Measure, target: float) -> Reached:
     values = measured(curve, measure).seeds
     reached = values >= target if measure == "accuracy" else values <= target
-    first, never = reached.argmax(axis=1), ~reached.any(axis=1)
+    first, never, seeds = reached.argmax(axis=1), ~reached.any(axis=1), np.arange(len(values))
+    before = np.maximum(first - 1, 0)
+    at_first, at_before = values[seeds, first], values[seeds, before]
+    known = np.isfinite(at_before) & (at_before != at_first)  # there is an earlier evaluation, of a finite model
+    share = np.where(known, (target - at_before) / np.where(known, at_first - at_before, 1.0), 1.0)
 
     def at(amounts: Values) -> Values:
-        return np.where(never, np.nan, np.broadcast_to(amounts, values.shape)[np.arange(len(values)), first])
+        of_all = np.broadcast_to(amounts, values.shape)
+        crossing = of_all[seeds, before] + share * (of_all[seeds, first] - of_all[seeds, before])
+        return np.where(never, np.nan, crossing)
 
     return Reached(curve, at(curve.bytes_sent), at(curve.link_bytes), at(curve.work_seconds))
 
@@ -266,15 +275,13 @@ def traffic_table(cost: TargetCost) -> str:
             "CPU s",
         ]
         rows = [[*head, *(f"s at {rate:g} Gbit/s" for rate in RATES)]]
-        base = np.nanmean(lines[0].sent) if lines and np.isfinite(lines[0].sent).any() else np.nan
         for one in lines:
             final, sent = measured(one.curve, cost.measure).mean[-1], one.curve.bytes_sent[-1] / _MEGABYTE
             cells = [one.curve.line, f"{final:.2f}", f"{sent:.3g}"]
             if np.isfinite(one.sent).any():
-                means = [np.nanmean(values) for values in (one.sent, one.link, one.work)]
-                reached, link, work = means[0] / _MEGABYTE, means[1] / _MEGABYTE, means[2]
                 share = f" ({one.share})" if one.share else ""
-                cells += [f"{reached:.3g}{share}", f"{base / means[0]:.3g}", f"{link:.3g}", f"{work:.3g}"]
+                cells += [_with_range(one.sent / _MEGABYTE) + share, _with_range(times_fewer(lines[0], one))]
+                cells += [_with_range(one.link / _MEGABYTE), f"{np.nanmean(one.work):.3g}"]
                 cells += [f"{seconds:.3g}" for seconds in np.nanmean(one.seconds(RATES), axis=0)]
             rows.append([*cells, *["–"] * (len(rows[0]) - len(cells))])
         title = heading(
@@ -285,4 +292,26 @@ def traffic_table(cost: TargetCost) -> str:
             plain(of_panel(cost.data.panel_keys, panel)),
         )
         parts.append(f"{title}\n\n{aligned_table(rows)}\n")
-    return "\n".join([*parts, f"{MODEL}; times fewer: compared with the first line\n"])
+    notes = "MB to target is interpolated between evaluations; times fewer: than the first line with the same seed"
+    return "\n".join([*parts, f"{MODEL}; {notes}; [lowest–highest of the seeds]\n"])
+
+
+def times_fewer(first: Reached, one: Reached) -> Values:
+    """Return the bytes of the first line divided by those of another with the same seed, `[seeds]`.
+
+    If the lines do not have the same number of seeds, it is the ratio of their means, `[1]`.
+    """
+    if not np.isfinite(first.sent).any() or not np.isfinite(one.sent).any():
+        return np.full(1, np.nan)
+    if len(first.sent) != len(one.sent):
+        return np.array([np.nanmean(first.sent) / np.nanmean(one.sent)])
+    return first.sent / one.sent
+
+
+def _with_range(values: Values) -> str:
+    """Return a mean with the range of the seeds, such as `36.2 [30.1–41.5]`."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return "–"
+    mean, low, high = (f"{value:.3g}" for value in (known.mean(), known.min(), known.max()))
+    return mean if known.size == 1 else f"{mean} [{low}–{high}]"
