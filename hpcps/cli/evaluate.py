@@ -18,10 +18,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to the parser."""
     parser = commands.add_parser(
         "evaluate",
-        help="evaluate models of finished runs, by class",
+        help="evaluate models of finished runs: per-class accuracy and confusion matrix",
         description="Evaluate the final model of each finished run on the test set: loss, accuracy, share of samples "
-        "whose class is among the 5 most probable (top-5), and the accuracy of each class. evaluation.json in the "
-        "run's folder has all of it, and which classes were taken for which.",
+        "whose class is among the 5 most probable (top-5), and the per-class accuracy. evaluation.json in the "
+        "run's folder has all of it, and the confusion matrix: which classes were taken for which.",
     )
     parser.add_argument(
         "what", help="experiment (file, folder, name or its prefix), or the first four or more characters of a run id"

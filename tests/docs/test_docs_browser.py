@@ -44,11 +44,28 @@ async function results(inner) {
     }
     each.remove();
   }
-  const each = await frame("index.html?q=mpiprocs", 1400);
-  found.search = await results(each.contentDocument);
+  found.search = {};
+  for (const query of %s) {
+    const each = await frame("index.html?q=" + encodeURIComponent(query), 1400);
+    found.search[query] = await results(each.contentDocument);
+    each.remove();
+  }
   await fetch("found", {method: "POST", body: JSON.stringify(found)});
 })();
 </script></body>"""
+
+
+SEARCHES = {
+    "mpiprocs": ["how-to/troubleshoot.html", "reference/messages.html"],
+    "add a rule": ["how-to/extend.html"],
+    "add an attack": ["how-to/extend.html"],
+    "own rule": ["how-to/extend.html"],
+    "per-class accuracy": ["how-to/report.html#evaluate-a-model"],
+    "confusion matrix": ["how-to/report.html#evaluate-a-model", "reference/command-line.html#hpcps-evaluate"],
+}
+"""What a search finds, and on which pages or sections, in any order."""
+FIRST = 4
+"""Among how many pages of the result it is."""
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -68,7 +85,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 def found(site, tmp_path_factory):
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.name != "404.html")
     check = site / "check.html"
-    check.write_text(CHECK % json.dumps(pages))
+    check.write_text(CHECK % (json.dumps(pages), json.dumps(list(SEARCHES))))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
         server.done = threading.Event()
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -95,7 +112,10 @@ def test_no_page_is_wider_than_the_window(found, width):
     assert {page: value for page, value in shown.items() if value[str(width)] > width} == {}
 
 
-def test_the_search_finds_a_word_of_a_message(found):
-    pages = " ".join(found["search"])
-    assert "how-to/troubleshoot.html" in pages
-    assert "reference/messages.html" in pages
+@pytest.mark.parametrize("query", SEARCHES)
+def test_the_search_finds(found, query):
+    """Every link of a result is one of its page: that to the page, or to a section."""
+    links = [link.partition("?")[0] + link[link.find("#") :] * ("#" in link) for link in found["search"][query]]
+    pages = list(dict.fromkeys(link.partition("#")[0] for link in links))[:FIRST]
+    first = [link for link in links if link.partition("#")[0] in pages]
+    assert [wanted for wanted in SEARCHES[query] if not any(wanted in link for link in first)] == [], pages
