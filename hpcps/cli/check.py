@@ -20,6 +20,7 @@ from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_expe
 from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup
+from hpcps.spec.settings import of_headings
 from hpcps.training.trial import cautions_of_compression, try_components
 
 _MOST_QUORUMS = 3
@@ -106,6 +107,7 @@ def summary(experiment: LoadedExperiment) -> str:
         lines += map(printable, runs[0].description.splitlines())
     lines.append("")
     aspects = {title: _common(runs, describe) for title, describe in _ASPECTS.items()}
+    aspects["settings"] = ", ".join(_settings(points))
     lines += [f"{title:<12}{described}" for title, described in aspects.items() if described]
     lines += ["", f"{'point':>5}  {'run':<10}  label"]
     lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in points]
@@ -237,6 +239,17 @@ def _classes(run: Run) -> str:
 
 def _sending(run: Run) -> str:
     return f"participation {run.communication.participation}, skip rate {run.communication.skip_rate}"
+
+
+_DESCRIBED = ("train.mode", "train.local_steps", "communication.participation", "communication.skip_rate")
+"""Keys that other lines of the summary describe."""
+
+
+def _settings(points: Sequence[Point]) -> list[str]:
+    """Return the settings that differ from a plain file and that no label states."""
+    runs = [point.run.model_dump(mode="json") for point in points]
+    swept = [[tuple(key.split(".")) for key in point.swept] for point in points]
+    return list(dict.fromkeys(text for texts in of_headings(runs, swept, None, _DESCRIBED) for text in texts))
 
 
 def _fidelity(run: Run) -> str:

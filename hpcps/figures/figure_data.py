@@ -10,6 +10,7 @@ import pandas as pd
 
 from hpcps.errors import RunError
 from hpcps.figures.curve import AppliedUpdates, ClassAccuracy, Curve, Values
+from hpcps.figures.labels import SEPARATOR
 
 REDUCED_BY = {
     "model.name": "model",
@@ -158,7 +159,7 @@ def text(value: Any) -> str:
 
 
 def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
-    """Describe the runs: data, processes, epochs, preset, seeds, and diverged, stalled and missing runs.
+    """Describe the runs: data, processes, epochs, settings, seeds, and diverged, stalled and missing runs.
 
     Args:
         rows: their evaluations.
@@ -188,7 +189,8 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
         epochs or (counted("epochs") if whole in ("none", *lengths) else f"{'/'.join(lengths)} of {whole} epochs")
         if epochs or known("epochs")
         else "",
-        *(f"fidelity {'/'.join(text(name) for name in values(column))}" for column in known("fidelity")),
+        *(dict.fromkeys(word for column in known("settings") for each in values(column) for word in _settings(each))),
+        *("fidelity artifact" for column in known("fidelity") if "artifact" in map(text, values(column))),
         f"seed {text(seeds[0])}" if len(seeds) == 1 else f"{len(seeds)} seeds",
     ]
     if "simulation" in rows and any(text(kind) != "none" for kind in values("simulation")):
@@ -210,3 +212,8 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
         where += [f"{len(lost)} without a result"] if len(lost) else []
         facts.append(f"{unfinished} of {runs + len(lost)} runs unfinished ({', '.join(where)})")
     return " · ".join(filter(None, facts))
+
+
+def _settings(value: Any) -> list[str]:
+    """Return the texts in a cell of the column `settings`, for people."""
+    return [part.replace("_", " ") for part in text(value).split(SEPARATOR)] if isinstance(value, str) else []

@@ -11,17 +11,28 @@ SEPARATOR = " · "
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _PART = re.compile(r"(?:\[[^\]]*\]|\{[^}]*\}|[^\s\[{])+")
-_KIND = re.compile(r"[\[,]\s*(\w+)")
 
 
 def parse(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the kind in the text of a table, and its keys and values; what is done before a rule is of its kind."""
+    """Return the kind in the text of a table, and its keys and values.
+
+    The pre-aggregators of a rule are part of its kind, and their keys and values are among those of the rule:
+    `krum before [nnm f 1] f 2` gives `nnm + krum`, with `nnm.f` and `f`.
+    """
     kind, *rest = _PART.findall(text) or [text]
     if len(rest) % 2:
         rest.insert(0, "scale")
-    pairs = tuple(zip(rest[::2], rest[1::2], strict=True))
-    before = [name for key, value in pairs if key == "before" for name in _KIND.findall(value)]
-    return " + ".join([*before, kind]), tuple(pair for pair in pairs if pair[0] != "before")
+    kinds: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    for key, value in zip(rest[::2], rest[1::2], strict=True):
+        if key == "before":
+            for stage in filter(None, value.strip("[]").split(", ")):
+                name, *words = stage.split(" ")
+                kinds.append(name)
+                pairs += [(f"{name}.{inner}", word) for inner, word in zip(words[::2], words[1::2], strict=False)]
+        else:
+            pairs.append((key, value))
+    return " + ".join([*kinds, kind]), tuple(pairs)
 
 
 def of_value(text: str) -> str:
@@ -105,7 +116,10 @@ def short_names(
     for kind, alike in kinds.items():
         counts = Counter(pair for text in alike for pair in parse(text)[1])
         varying = {text: [pair for pair in parse(text)[1] if counts[pair] < len(alike)] for text in alike}
-        shorter = {text: [pair for pair in pairs if pair[0] not in left_out] for text, pairs in varying.items()}
+        shorter = {
+            text: [pair for pair in pairs if pair[0].rpartition(".")[2] not in left_out]
+            for text, pairs in varying.items()
+        }
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for text, pairs in shorter.items():
             groups.setdefault(tuple(pairs), []).append(text)
@@ -115,4 +129,4 @@ def short_names(
 
 
 def _words(pair: tuple[str, str]) -> str:
-    return pair[1] if pair[0] == "scale" else " ".join(pair)
+    return pair[1] if pair[0] == "scale" else f"{pair[0].replace('.', ' ')} {pair[1]}"

@@ -22,8 +22,9 @@ from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
 from hpcps.records.table import numbers, read_table, stack, tabulate, with_evaluation, with_settings
 from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, is_in, with_totals
-from hpcps.records.variants import in_words, outside, product_keys, variants
+from hpcps.records.variants import heading_settings, in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
+from hpcps.spec.label import SEPARATOR
 from hpcps.spec.tree import get
 
 EVENTS = (
@@ -109,9 +110,10 @@ def collect(
 
     In addition to the fields of the records, a row has the settings of its run (`run_id`, `label`, `status`,
     `experiment`, `seed`, `rule`, `attack`, `attack_scale`, …, the swept keys, `variant`, `outside`: its label if it is
-    outside the sweep's product). An evaluation has also `wall` (seconds since the run's start), `bytes_sent_total`,
-    `cpu_seconds_total` and counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the
-    rounds before the evaluated model), `diverged` (0 or 1: whether the model had diverged by then), and likewise
+    outside the sweep's product, `settings`: those that differ from a plain file and that its label does not state).
+    An evaluation has also `wall` (seconds since the run's start), `bytes_sent_total`, `cpu_seconds_total` and counts of
+    (update, block) pairs, `received_pairs_total` and so on (over all roles, in the rounds before the evaluated model),
+    `diverged` (0 or 1: whether the model had diverged by then), and likewise
     `stalled`, with `rounds_total` (rounds in which the rule received updates) and `empty_rounds_total` (those of them
     in which it accepted nothing; see `hpcps.records.acceptance`). The last evaluation of a run has `top5` and the
     columns `class_accuracy.0`, … if `hpcps evaluate` has evaluated it; with an evaluator every evaluation has them.
@@ -199,10 +201,12 @@ def _run_columns(
     for name, key in {**shared, **{key: key for key in keys if key not in names}}.items():
         for column, value in zip(columns, in_words(specs, key), strict=True):
             column[name] = value
-    for column, spec, variant in zip(columns, specs, variants(specs, points), strict=True):
+    described = zip(columns, specs, variants(specs, points), heading_settings(specs), strict=True)
+    for column, spec, variant, settings in described:
         column["scores"] = _scores(spec)
         column["outside"] = outside(spec, product)
         column["variant"] = variant
+        column["settings"] = SEPARATOR.join(settings)
         if chosen := get(dict(spec), ("search", "values")):
             column["searched"] = ", ".join(chosen)
         if holdout := get(spec.get("run") or {}, ("data", "holdout")):

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from hpcps.spec.identity import affects_results, revisions
 from hpcps.spec.label import Defaults, default_of, labels
 from hpcps.spec.schema import Run
+from hpcps.spec.settings import of_headings
 from hpcps.spec.tree import flatten, get
 
 
@@ -27,14 +28,25 @@ def in_words(specs: Sequence[Mapping[str, Any]], key: str) -> list[object]:
     values = [get(run, path) for run in runs]
     if any(isinstance(value, Mapping) for value in values):
         # A key may have a number or a table: labels are for tables.
-        words = labels(runs, [path], key, _recorded_defaults(specs))
+        words = labels(runs, [path], key, recorded_defaults(specs))
         return [v if isinstance(v, (int, float)) else word for v, word in zip(values, words, strict=True)]
     # Figures would name the values of booleans 0 and 1.
     values = [str(value).lower() if isinstance(value, bool) else value for value in values]
     return [value if value is None or isinstance(value, (int, float, str)) else _text(value) for value in values]
 
 
-def _recorded_defaults(specs: Sequence[Mapping[str, Any]]) -> Defaults:
+def heading_settings(specs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return for each run the settings that a heading names, because no label states them; see `of_headings`.
+
+    Args:
+        specs: the content of `spec.json` of each run.
+    """
+    runs = [spec.get("run") or {} for spec in specs]
+    swept = [[tuple(key.split(".")) for key in spec.get("swept") or {}] for spec in specs]
+    return of_headings(runs, swept, recorded_defaults(specs))
+
+
+def recorded_defaults(specs: Sequence[Mapping[str, Any]]) -> Defaults:
     """Return the defaults of the plugins' and packages' components, which are not loaded to read records."""
     found: dict[tuple[str, str], Mapping[str, object]] = {}
     for spec in specs:
@@ -120,7 +132,7 @@ def _variants(
     dropped = [flat for flat, reference in zip(settings, references, strict=True) if reference is None]
     first = dropped[0] if dropped else {}
     everywhere = {key: value for key, value in first.items() if all(_same(stray, key, value) for stray in dropped)}
-    usual = _recorded_defaults(specs)
+    usual = recorded_defaults(specs)
     texts = []
     for flat, reference in zip(settings, references, strict=True):
         base = everywhere if reference is None else reference

@@ -21,6 +21,7 @@
 - `schema`: the keys of one run
 - `search`: the keys of the `[search]` table, and the runs of the search
 - `search_groups`: the points for which a search chooses values, and its results
+- `settings`: the settings beside their defaults, for headings and reports
 - `simulation`: the keys of simulated timing
 - `sweep`: the tables `[[sweep]]`, `[[exclude]]` and `[[include]]`
 - `transport`: the keys of every transport, and what a transport declares

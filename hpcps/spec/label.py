@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from hpcps.registry import active
+from hpcps.registry import Registry, active
 from hpcps.spec.heterogeneity import WorkerClass
-from hpcps.spec.keys import Table, root
+from hpcps.spec.keys import Key, Table, root
 from hpcps.spec.problems import quote
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get, kind_of
@@ -90,21 +91,67 @@ class _Alike(list[Any]):
 
 
 def _table(key: KeyPath, value: Any, alike: _Alike, defaults: Defaults) -> str:
-    """Name a table by its kind, its scale, the values of an attack that are not defaults, and values that vary.
+    """Name a table by its kind, its scale, values that are not defaults, and values that vary.
 
-    An empty list is left out.
+    Those of an attack are named if they are not defaults, and the keys that most components of a kind have, such as
+    `before` of rules and `memory` of compressors; other keys only if they vary. An empty list is left out.
     """
     if not isinstance(value, dict):  # only the kind, or a plain value, beside tables
         return value if isinstance(value, str) else f"{key[-1]} {_short(value)}"
-    parts = [str(kind_of(value) or key[-1])]
+    said = _said(key, value, alike, defaults)
+    words = [f"{name} {_short(inner, defaults)}".removeprefix("scale ") for name, inner in said.items()]
+    return " ".join([str(kind_of(value) or key[-1]), *words])
+
+
+def _said(key: KeyPath, value: Tree, alike: _Alike, defaults: Defaults) -> dict[str, Any]:
+    """Return the values of a table that its name states, by key, the scale first."""
+    said = {}
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
+    common = _common_keys(active(), key)
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
-        usual = default_of(key, str(value.get("kind")), name, defaults) if key[-1] == "attack" else inner
-        if name == "scale" or inner != usual:
-            parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner, defaults)}")
-        elif inner is not None and alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
-            parts.append(f"{name} {_short(inner, defaults)}")
-    return " ".join(parts)
+        always = key[-1] == "attack" or name in common
+        usual = default_of(key, str(value.get("kind")), name, defaults) if always else inner
+        filled = inner is not None and inner != []
+        if name == "scale" or inner != usual or (filled and alike.varies(name)):
+            said[name] = inner
+    return said
+
+
+@lru_cache(maxsize=256)
+def _common_keys(registry: Registry, key: KeyPath) -> frozenset[str]:
+    """Return the keys that most components of a kind have, such as `before` of rules and `memory` of compressors."""
+    assert registry is active()
+    found = _key_at(key)
+    if found is None or not found.tagged:
+        return frozenset()
+    counts = Counter(name for table in found.tables for name in table.keys)
+    return frozenset(name for name, count in counts.items() if 2 * count > len(found.tables))
+
+
+def said_by_labels(
+    points: Sequence[Tree], swept: Sequence[Sequence[KeyPath]], defaults: Defaults | None = None
+) -> list[frozenset[str]]:
+    """Return the dotted keys whose values the label of each point states; see `Labels`.
+
+    Args:
+        points: the resolved values of each point.
+        swept: the keys of the label of each point.
+        defaults: those of components that are not in the active registry.
+    """
+    found: list[set[str]] = [set() for _ in points]
+    for key in dict.fromkeys(key for keys in swept for key in keys):
+        values = [get(point, key) for point in points]
+        alike: dict[str, _Alike] = {}
+        for value in {id(value): value for value in values if isinstance(value, dict)}.values():
+            alike.setdefault(str(kind_of(value)), _Alike()).append(value)
+        name = ".".join(key)
+        for said, value, keys in zip(found, values, swept, strict=True):
+            if key in keys and isinstance(value, dict):
+                leaves = _said(key, value, alike[str(kind_of(value))], defaults or {})
+                said.update(f"{name}.{leaf}" for leaf in ("kind", "name", *leaves))
+            elif key in keys:
+                said.add(name)
+    return [frozenset(said) for said in found]
 
 
 def default_of(path: Sequence[str], kind: str, name: str, defaults: Defaults) -> object:
@@ -116,14 +163,24 @@ def default_of(path: Sequence[str], kind: str, name: str, defaults: Defaults) ->
         name: the key.
         defaults: those of components that are not in the active registry.
     """
+    key = _key_at(path)
+    component = key.table(kind) if key is not None else None
+    if component is None:
+        return defaults.get((path[-1], kind), {}).get(name)
+    return component.keys[name].default if name in component.keys else None
+
+
+def _key_at(path: Sequence[str]) -> Key | None:
     table: Table | None = root()
     for part in path[:-1]:
         tables = table.keys[part].tables if table is not None and part in table.keys else ()
         table = tables[0] if tables else None
-    component = table.keys[path[-1]].table(kind) if table is not None and path[-1] in table.keys else None
-    if component is None:
-        return defaults.get((path[-1], kind), {}).get(name)
-    return component.keys[name].default if name in component.keys else None
+    return table.keys.get(path[-1]) if table is not None else None
+
+
+def value_words(value: object, defaults: Defaults | None = None) -> str:
+    """Return a value for people: a list of components by their kinds and the values that are not defaults."""
+    return _short(value, defaults)
 
 
 def _leaves(table: Any, prefix: str) -> list[tuple[str, Any]]:

@@ -51,7 +51,7 @@ def by_hand(table, line, target):
 @pytest.mark.thorough
 def test_they_are_interpolated_between_the_evaluations_around_the_target(table):
     (traffic,) = traffic_of(table, PlotOptions(target=60))
-    assert [one.curve.line for one in traffic.panels[""]] == ["none", "int8"]
+    assert [one.curve.line for one in traffic.panels[""]] == ["none", "int8 direction both"]
     for one in traffic.panels[""]:
         sent, link, work = by_hand(table, one.curve.line, 60)
         assert one.share == ""

@@ -172,13 +172,19 @@ def test_a_study_sweeps_rules():
     [
         ("average", "average", ()),
         ("negative 6 rate 0.3", "negative", (("scale", "6"), ("rate", "0.3"))),
-        ("krum before [arc, nnm per block] f 2", "arc + nnm + krum", (("f", "2"),)),
+        ("krum before [arc, nnm per block] f 2", "arc + nnm + krum", (("nnm.per", "block"), ("f", "2"))),
         ("krum before [] f 2", "krum", (("f", "2"),)),
         ("steps at [2, 4] by 3", "steps", (("at", "[2, 4]"), ("by", "3"))),
     ],
 )
 def test_the_text_of_a_component_is_parsed(text, kind, pairs):
     assert parse(text) == (kind, pairs)
+
+
+def test_rules_that_differ_in_a_key_of_a_preaggregator_have_different_names():
+    texts = ["krum before [nnm f 1] f 2", "krum before [nnm f 2] f 2"]
+    assert len({*short_names(texts, {"f"}, lambda group: len(group) > 1).values()}) == 2
+    assert of_value(texts[0]) == "nnm + krum, nnm f 1, f 2"
 
 
 def test_what_is_done_before_a_rule_is_in_its_name():

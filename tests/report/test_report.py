@@ -69,6 +69,15 @@ def fresh(tmp_path_factory):
     return write(results, results / "report.html")
 
 
+def test_settings_begin_with_those_that_are_no_defaults(fresh):
+    text = fresh.read_text()
+    changed, usual = text[text.index('id="settings"') : text.index('id="failures"')].split("<details>")
+    assert "<code>communication.skip_rate</code></th><td>0.2</td><td>0.0</td>" in changed
+    assert "<code>validation.rule.kind</code></th><td>&#34;average&#34; · &#34;zeno&#34;</td>" in changed
+    assert "<code>train.batch_size</code></th><td>32</td><td>32</td>" in usual
+    assert "skip rate 0.2" in text, "in the heading of the figures"
+
+
 @pytest.mark.thorough
 def test_figure_3_is_small_and_complete(figure3):
     assert figure3.stat().st_size < 6e6

@@ -31,6 +31,9 @@ from hpcps.records.provenance import summary
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import RunStatus, State
 from hpcps.records.table import read_table
+from hpcps.records.variants import recorded_defaults
+from hpcps.spec.keys import plain
+from hpcps.spec.settings import settings
 from hpcps.spec.tree import Tree, get
 
 _MOST_VALUES = 4
@@ -92,6 +95,23 @@ class Participation:
 
 
 @dataclass(frozen=True)
+class SettingRow:
+    """A key and its values in the runs of a report.
+
+    Attributes:
+        key: the dotted key.
+        values: the distinct values, as text.
+        default: the value of a file that does not set the key, as text; empty if there is none.
+        changed: whether some run has another value than the default.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    default: str
+    changed: bool
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """The content of a report.
 
@@ -103,6 +123,7 @@ class ReportContent:
         studies: the comparison of the rules of each variant, if the experiment is a grid (see `is_grid`).
         confusions: the confusion matrix of each run that has one, by its id and label.
         participations: how often each worker was in a round, of each run with a quorum.
+        settings: all keys of the runs, those with values that are not defaults first; empty without run folders.
         published: whether the source is a collected table without run folders, which has no reports of failures.
     """
 
@@ -114,6 +135,7 @@ class ReportContent:
     studies: tuple[Study, ...] = ()
     confusions: tuple[Confusion, ...] = ()
     participations: tuple[Participation, ...] = ()
+    settings: tuple[SettingRow, ...] = ()
 
 
 def read_content(place: ExperimentLocation) -> ReportContent:
@@ -123,6 +145,7 @@ def read_content(place: ExperimentLocation) -> ReportContent:
         RunError: it has neither; or the table cannot be read.
     """
     results = place.results
+    specs: list[Tree] = []
     if not place.has_runs:
         frame: pd.DataFrame | None = read_table(results / "table.parquet")
         assert frame is not None
@@ -139,13 +162,32 @@ def read_content(place: ExperimentLocation) -> ReportContent:
         recorded = any(directory.records for directory in directories)
         frame = collect(results, place.points, DRAWN).table if recorded else None
         provenances = [_with_command(facts) for directory in directories if (facts := directory.provenance)]
+        specs = [directory.spec for directory in directories]
     evaluated = frame is not None and bool((frame["event"] == "evaluation").any())
     shown = figure_data_of(frame, baseline(frame, results)) if frame is not None and evaluated else []
     studies = studies_of(frame) if frame is not None and evaluated and is_grid(frame) else []
     confusions = tuple(found for run in status.runs if place.has_runs and (found := Confusion.of(run)) is not None)
     quorums = tuple(each for run in status.runs if place.has_runs and (each := Participation.of(run)) is not None)
     facts = _facts(provenances)
-    return ReportContent(results, status, tuple(shown), facts, not place.has_runs, tuple(studies), confusions, quorums)
+    return ReportContent(
+        results, status, tuple(shown), facts, not place.has_runs, tuple(studies), confusions, quorums, _settings(specs)
+    )
+
+
+def _settings(specs: Sequence[Tree]) -> tuple[SettingRow, ...]:
+    """Return all keys of some runs with their values, those that are not defaults first."""
+    values: dict[str, dict[str, None]] = {}
+    defaults: dict[str, str] = {}
+    changed: set[str] = set()
+    usual = recorded_defaults(specs)
+    for spec in specs:
+        for setting in settings(spec.get("run") or {}, usual):
+            said = "" if setting.value is None else plain(setting.value)
+            values.setdefault(setting.key, {})[said] = None
+            defaults.setdefault(setting.key, "" if setting.default is None else plain(setting.default))
+            changed |= {setting.key} if setting.changed else set()
+    rows = [SettingRow(key, tuple(said), defaults[key], key in changed) for key, said in values.items()]
+    return tuple(sorted(rows, key=lambda row: not row.changed))
 
 
 def _statuses(frame: pd.DataFrame) -> tuple[RunStatus, ...]:
