@@ -205,7 +205,9 @@ def _join_group(store: Store, mine: int, count: int, timeout: float, task: Task 
     """Join the processes that share a store of torch, of which this one has the number `mine`."""
     if count == 1:
         return _alone_session(timeout)
-    allgather = _allgather(PrefixStore("hpcps", store), mine, count, timeout)
+    # torchrun keeps the store, with what processes have written to it before a restart.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    allgather = _allgather(PrefixStore(f"hpcps/{attempt}", store), mine, count, timeout)
     same = task is not None and task.rank == mine and task.size in (count, None)
     found = [each.decode().split() for each in allgather(f"{socket.gethostname()} {same}".encode())]
     if task is not None and len({host for host, _ in found}) > 1 and all(each == "True" for _, each in found):

@@ -112,11 +112,15 @@ class SlurmCluster:
 
     def say(self, *command: object, **variables: str) -> str:
         """Run a command on the login host; return what it prints."""
-        words = [*self.on("login"), *map(str, command)]
-        environment = {**self.environment, **variables}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+        done = self.try_to_say(*command, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
+
+    def try_to_say(self, *command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on the login host, which may fail; return how it has ended."""
+        words = [*self.on("login"), *map(str, command)]
+        environment = {**self.environment, **variables}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
 
     def job(self, number: str) -> dict[str, str]:
         """Return what the controller knows of a job."""

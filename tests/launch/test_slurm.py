@@ -251,6 +251,28 @@ def test_the_job_of_the_manual_runs_a_script(slurm, documented):
     assert {(words[3], words[4]) for words in said} == {("0", "1")}
 
 
+@pytest.mark.parametrize("mpi", ["pmi2", "none"])
+def test_the_tasks_of_srun_exchange_or_are_refused(slurm, tmp_path, mpi):
+    """Without `hpcps launch`; srun without the PMI of MPICH starts tasks that do not know of each other."""
+    script = tmp_path / "step.py"
+    script.write_text(
+        "import torch, hpcps.torch as bps\nbps.init(timeout=60)\n"
+        "print(bps.rank(), bps.size(), bps.push_pull(torch.ones(2), average=False).tolist(), flush=True)\n"
+    )
+    command = ["srun", "--nodes=2", "--ntasks=2", f"--mpi={mpi}", interpreter("mpich"), script]
+    done = slurm.try_to_say(*command, PYTHONPATH=str(ROOT))
+    if mpi == "pmi2":
+        assert (done.returncode, sorted(done.stdout.splitlines())) == (
+            0,
+            ["0 2 [2.0, 2.0]", "1 2 [2.0, 2.0]"],
+        ), done.stderr
+    else:
+        assert done.returncode
+        assert done.stdout == ""
+        assert "of 2 (SLURM_STEP_NUM_TASKS), and MPI (MPICH" in done.stderr
+        assert "under Slurm with another srun --mpi" in done.stderr
+
+
 def test_a_rank_that_dies_in_the_start_of_mpi_under_srun_is_told_of_mpirun(documented):
     text = documented(DIES, "--hostfile", "--mpirun srun --hostfile")
     assert "failed in phase start: the process exited with status 15 in MPI's start: srun loses" in text

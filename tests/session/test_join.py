@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from environments import interpreter
@@ -183,10 +184,29 @@ def test_forked_processes_join_as_their_variables_or_torch_says(raw, port, tmp_p
             initialise(port, rank)
         bps.init(timeout=60)
         assert bps.push_pull(torch.full((2,), 1.0 + bps.rank()), average=False).tolist() == [3.0, 3.0]
-        if not raw:
+        if raw:
+            bps.shutdown()  # such a process ends without what Python does at its end
+        else:
             dist.destroy_process_group()  # the session ends with the process
 
     assert forked(body, raw=raw) == [0, 0]
+
+
+def test_processes_that_torchrun_starts_again_join_with_the_same_store(port):
+    store = dist.TCPStore("127.0.0.1", int(port), is_master=True, wait_for_workers=False)
+
+    def body(rank, attempt):
+        # Else the first process that has started would host a store of its own.
+        os.environ |= {"TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+        bps.init(timeout=60)
+        assert bps.push_pull(torch.full((2,), 1.0 + bps.rank()), average=False).tolist() == [3.0, 3.0]
+        bps.shutdown()
+
+    for attempt in range(2):
+        assert forked(partial(body, attempt=attempt), raw=True) == [0, 0]
+    assert store.num_keys()
 
 
 def test_a_child_of_multiprocessing_that_fails_tells_the_others(port, tmp_path):
