@@ -69,7 +69,7 @@ def measure(libraries: list[Library]) -> dict[str, Any]:
                 theirs = [{**each, "value": ours.moments(np.array(each["value"])).tolist()} for each in theirs]
             own = [ours.of_pair(kind, pair, each) for each in suited]
             defaults = {}
-            if kind != "attacks" and pair.default != pair.ours:  # the keys of attacks are all quantities
+            if pair.default != pair.ours:
                 usually = [
                     ours.result(kind, pair.component, values(pair.default, each), each, pair.form) for each in suited
                 ]
@@ -110,11 +110,7 @@ def fingerprints(inputs: list[Input]) -> dict[str, dict[str, list[float | None]]
         for name in installed().of(kind):
             keyed: list[tuple[Values, str]] = [(usual(kind, name), "rows")]
             pairs = [pair for pair in PAIRS[kind] if pair.component == name and pair.form != "moments"]
-            keyed += [
-                (keys, pair.form)
-                for pair in pairs
-                for keys in (pair.ours, *([pair.default] if kind != "attacks" else []))
-            ]
+            keyed += [(keys, pair.form) for pair in pairs for keys in (pair.ours, pair.default)]
             for keys, form in keyed:
                 line = f"{kind} {name} {written(keys)} {form}"
                 if line not in found:

@@ -30,7 +30,20 @@ FORMS = {
 """How the rows of an input are used."""
 
 
-QUANTITIES = ("f", "trim", "radius", "iterations", "threshold", "m", "smoothing", "size")
+QUANTITIES = (
+    "f",
+    "trim",
+    "radius",
+    "iterations",
+    "threshold",
+    "m",
+    "smoothing",
+    "size",
+    "scale",
+    "epsilon",
+    "z",
+    "worker",
+)
 """Keys that say what is to be computed, and not how."""
 
 
@@ -68,12 +81,12 @@ class Pair:
     def default(self) -> Values:
         """Our keys without those that are there to compute what the library does.
 
-        Those stay that say what is to be computed: f, and the other `QUANTITIES` whose value the library gets, too.
+        Those stay that say what is to be computed: f, and the other `QUANTITIES` whose value, or the opposite of it,
+        the library gets, too.
         """
+        given = [*self.theirs.values(), *(-value for value in self.theirs.values() if isinstance(value, float))]
         return {
-            name: value
-            for name, value in self.ours.items()
-            if name == "f" or (name in QUANTITIES and value in self.theirs.values())
+            name: value for name, value in self.ours.items() if name == "f" or (name in QUANTITIES and value in given)
         }
 
 

@@ -158,9 +158,9 @@ def _components(data: Found) -> Iterator[str]:
     yield from (
         "## Default keys",
         "",
-        "A row of a rule or a pre-aggregator has two results: with the keys of hpcps that compute what the library "
-        "does, and with their defaults. Of the keys in the row, `f` stays, and so does a quantity that the library "
-        "gets as an argument, such as a radius. `the same`: the other keys of the row have their defaults.",
+        "A row has two results: with the keys of hpcps that compute what the library does, and with their defaults. Of "
+        "the keys in the row, `f` stays, and so does a quantity that the library gets as an argument, such as a radius "
+        "or the factor of an attack. `the same`: the other keys of the row have their defaults.",
         "",
     )
     for kind, pairs in data["pairs"].items():
@@ -172,21 +172,22 @@ def _components(data: Found) -> Iterator[str]:
             for part in (title, *rest):
                 yield from (plain(part), "")
             those = [each for each in pairs.values() if each["component"] == name]
-            yield from _compared(those, defaults=kind != "attacks")
+            yield from _compared(those)
 
 
-def _compared(pairs: Sequence[Found], *, defaults: bool) -> Iterator[str]:
+def _compared(pairs: Sequence[Found]) -> Iterator[str]:
     if not pairs:
         yield from ("None of these libraries has it.", "")
         return
-    yield f"| Library | Function | Keys of hpcps | Result |{' With default keys |' * defaults} NaN |"
-    yield f"|---|---|---|---|{'---|' * defaults}---|"
+    yield from (
+        "| Library | Function | Keys of hpcps | Result | With default keys | NaN |",
+        "|---|---|---|---|---|---|",
+    )
     for each in pairs:
         keys = f"`{each['ours']}`" if each["ours"] else ""
         title = LIBRARIES[each["library"]].title
         usual = _result({**each, **each["default"]}) if "default" in each else "the same"
-        results = " | ".join([_result(each), *([usual] if defaults else [])])
-        yield f"| {title} | `{_call(each)}` | {keys} | {results} | {each.get('nan', '')} |"
+        yield f"| {title} | `{_call(each)}` | {keys} | {_result(each)} | {usual} | {each.get('nan', '')} |"
     yield ""
     forms = dict.fromkeys(each["form"] for each in pairs if each["form"] not in ("rows", "honest", "round"))
     for form in forms:
