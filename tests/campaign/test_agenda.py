@@ -108,7 +108,7 @@ def test_every_core_belongs_to_one_launch(cores: int, jobs: int, expected: list[
 
 def test_more_launches_than_cores_are_refused() -> None:
     runs = [point(0).run, point(1, train={"epochs": 1, "threads": 3}).run]
-    with pytest.raises(LaunchError, match=r"--jobs 3: there are 2 cores here for us: use at most --jobs 2"):
+    with pytest.raises(LaunchError, match=r"--jobs 3: this command may use 2 cores: use at most --jobs 2"):
         divide((4, 5), 3, runs[:1])
     with pytest.raises(LaunchError, match=r"a process of these runs has 3 threads: use at most --jobs 2"):
         divide(tuple(range(8)), 3, runs)

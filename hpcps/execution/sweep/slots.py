@@ -53,8 +53,8 @@ def divide(cores: Cores, jobs: int, runs: Sequence[Run]) -> tuple[Cores, ...]:
     most = max(1, len(cores) // threads)
     if jobs > most:
         each = f", and a process of these runs has {threads} threads" if threads > 1 else ""
-        there = f"{len(cores)} core{'s' * (len(cores) > 1)}"
-        raise LaunchError(f"--jobs {jobs}: there are {there} here for us{each}: use at most --jobs {most}")
+        cores_here = f"{len(cores)} core{'s' * (len(cores) > 1)}"
+        raise LaunchError(f"--jobs {jobs}: this command may use {cores_here}{each}: use at most --jobs {most}")
     size, rest = divmod(len(cores), jobs)
     starts = [job * size + min(job, rest) for job in range(jobs + 1)]
     return tuple(cores[start:stop] for start, stop in pairwise(starts))
