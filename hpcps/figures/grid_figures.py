@@ -16,7 +16,7 @@ from hpcps.figures.figure_data import FigureData
 from hpcps.figures.grid_study import Study, mark, selected
 from hpcps.figures.labels import of_value, suffixes
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import RC, Page, markers
+from hpcps.figures.page import RC, Page, markers, wrapped
 
 
 def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
@@ -46,7 +46,7 @@ def draw_worst(study: Study, options: PlotOptions) -> Figure:
     best = [(row, int(np.nanargmax(line))) for row, line in enumerate(values) if not np.isnan(line).all()]
     return draw_heat_map(
         study.figure_data,
-        "final accuracy under the worst attack, which is below it; framed: the best rule"
+        "final accuracy under the worst attack{below}; framed: the best rule"
         + "; ‡: with stalled runs" * bool(study.stalled.any()),
         values,
         attacks,
@@ -76,7 +76,7 @@ def draw_best(study: Study, options: PlotOptions) -> Figure:
     ]
     return draw_heat_map(
         study.figure_data,
-        "final accuracy of the best rule, which is below it",
+        "final accuracy of the best rule{below}",
         values,
         rules,
         [options.names.get(row, row) for row in study.rows],
@@ -96,6 +96,9 @@ def draw_ranking(study: Study, options: PlotOptions) -> Figure:
         for place, rule in enumerate(order):
             look, seeds = page.looks[study.rules[rule]], study.scores[rule]
             if np.isnan(values.mean[rule]):
+                axes.annotate(
+                    "no score yet", (0.01, place), xycoords=("axes fraction", "data"), va="center", color="#777777"
+                )
                 continue
             axes.plot([low[rule], high[rule]], [place, place], color=look.color, linewidth=2.5, alpha=0.4)
             axes.plot(
@@ -128,6 +131,12 @@ _DARK = 55.0
 
 _CELL = 0.95
 _LETTER = 0.068
+_NARROWEST = 4.0
+"""Inches of the narrowest heat map, unless the options set a width: its heading needs room."""
+_NUMBER, _SLANTED = 0.26, 0.3
+"""Inches of a cell for a number with a decimal, and for slanted names of columns; narrower cells have vertical ones."""
+_READABLE = 4.5
+"""Points of the smallest text; remarks that need a smaller one are left out."""
 
 
 def draw_heat_map(
@@ -145,39 +154,52 @@ def draw_heat_map(
 
     Args:
         figure_data: describes the runs.
-        title: the quantity that the figure shows.
+        title: the quantity that the figure shows; `{below}` stands where it says what the remarks are.
         values: percentages, `[rows, columns]`; NaN: no result.
-        remarks: a short text below each number, `[rows, columns]`.
+        remarks: a short text below each number, `[rows, columns]`; left out if the cells are too narrow.
         rows: the names of the rows.
         columns: the names of the columns.
         options: the size, and whether there is a heading.
         framed: the cells with a frame, as row and column.
     """
-    room = _LETTER * max(map(len, rows), default=0)
     widest = max((len(word) for line in remarks for word in line), default=0)
+    room = _LETTER * max(map(len, rows), default=0)
     cell = max(_CELL, 0.055 * widest + 0.12)
-    width, page = cell * len(columns) + room + 1.2, Page(figure_data, options)
-    height = 0.42 * len(rows) + 0.3 + _LETTER * 0.6 * max(map(len, columns))
+    width = options.width or max(cell * len(columns) + room + 1.2, _NARROWEST)
+    if room > width / 3:  # long names of rows in a narrow figure
+        rows = [wrapped(row, int(width / 3 / _LETTER)) for row in rows]
+        room = _LETTER * max(len(line) for row in rows for line in row.split("\n"))
+    page, cell = Page(figure_data, options), (width - room - 1.2) / len(columns)
+    # A number with a decimal takes four letters; in cells without room for it, percentages are whole numbers.
+    whole = cell < _NUMBER
+    size = min(8.5, 72 * cell / (1.6 if whole else 2.9))
+    remark_size = min(6.2, 72 * cell / (0.66 * max(widest, 1)))
+    remarked = remark_size >= _READABLE
+    slanted = cell > _SLANTED
+    lines = max((row.count("\n") + 1 for row in rows), default=1)
+    height = max(0.42, 0.14 * lines) * len(rows) + 0.3 + _LETTER * (0.6 if slanted else 1.1) * max(map(len, columns))
     with mpl.rc_context({**RC, "axes.grid": False}):
-        axes = page.panel(title, width=width, height=height)
+        axes = page.panel(title.format(below=", which is below it" * remarked), width=width, height=height)
         image = axes.imshow(
             values, cmap=mpl.colormaps[_COLORS].with_extremes(bad="#eeeeee"), vmin=0, vmax=100, aspect="auto"
         )
-        shrunk = min(1.0, (options.width or np.inf) / width)
         for row, line in enumerate(values):
             for column, value in enumerate(line):
                 color = "white" if value < _DARK else "black"
-                number = "–" if np.isnan(value) else f"{value:.1f}"
-                remark = remarks[row][column]
+                number = "–" if np.isnan(value) else f"{value:.{0 if whole else 1}f}"
+                remark = remarks[row][column] if remarked else ""
                 up = -0.13 if remark else 0.0
-                axes.text(column, row + up, number, ha="center", va="center", color=color, fontsize=8.5 * shrunk)
-                axes.text(column, row + 0.24, remark, ha="center", va="center", color=color, fontsize=6.2 * shrunk)
+                axes.text(column, row + up, number, ha="center", va="center", color=color, fontsize=size)
+                axes.text(column, row + 0.24, remark, ha="center", va="center", color=color, fontsize=remark_size)
         for row, column in framed:
             frame = Rectangle(
                 (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.8, clip_on=False
             )
             axes.add_patch(frame)
-        axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor")
+        slant = 30 if slanted else 90
+        axes.set_xticks(range(len(columns)), columns, rotation=slant, ha="right", rotation_mode="anchor")
+        if not slanted:
+            axes.tick_params(axis="x", labelsize=max(_READABLE, min(8.5, 60 * cell)))
         axes.set_yticks(range(len(rows)), rows)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
@@ -200,19 +222,22 @@ def draw_entered(study: Study, options: PlotOptions) -> Figure | None:
     attacks = [attack for attack in study.attacks if attack in attacked]
     if not attacks:
         return None
+    rules = [rule for rule in study.rules if (entered["rule"] == rule).any()]
+    unknown = [named(rule, options) for rule in study.rules if rule not in rules]
     title, names = "blocks that entered the model, of those sent", [named(attack, options) for attack in attacks]
+    title += f"; unknown of {', '.join(unknown)}" * bool(unknown)
     grid = page.panels(title, names, x="round", y=["Byzantine (%)", "honest (%)"], height=1.6, columns=5)
     for both, attack in zip(grid, attacks, strict=True):
         for axes, sender in zip(both, _SENDERS, strict=True):
-            for position, rule in enumerate(study.rules):
+            for position, rule in enumerate(rules):
                 rows = entered[(entered["attack"] == attack) & (entered["rule"] == rule)].sort_values("round")
                 sent = rows[f"{sender}_sent"].to_numpy(np.float64)
                 share = 100 * rows[f"{sender}_entered"].to_numpy(np.float64) / np.where(sent > 0, sent, np.nan)
                 look = page.looks[rule].options | {"linewidth": 1.1}
-                marks = markers(len(rows), position, len(study.rules))
+                marks = markers(len(rows), position, len(rules))
                 axes.plot(rows["round"], share, markevery=marks, clip_on=False, **look)
     first = grid[0][0]
     first.set(ylim=(-3, 103))
     first.set_xlim(left=0)
     first.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    return page.legend([Line2D([], [], label=named(rule, options), **page.looks[rule].options) for rule in study.rules])
+    return page.legend([Line2D([], [], label=named(rule, options), **page.looks[rule].options) for rule in rules])

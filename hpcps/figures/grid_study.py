@@ -200,6 +200,8 @@ def _entered(rows: pd.DataFrame, settings: pd.DataFrame) -> pd.DataFrame:
     ids = rows["run_id"].astype(str)
     known = pd.DataFrame({name: ids.map(of_run[name]) for name in names} | {"round": rows["round"].astype(np.int64)})
     known[[*COUNTS]] = rows[[*COUNTS]].astype(np.float64)
+    # A run whose rule does not state which updates it accepts has no counts.
+    known = known.dropna(subset=[*COUNTS])
     return known.groupby([*names, "round"], as_index=False, sort=False)[[*COUNTS]].sum()
 
 

@@ -34,7 +34,9 @@ class PlotOptions(Config):
     height: float | None = Field(
         None, gt=0, le=100, description="Height of a row of panels in inches; default: 1.9 to 2.9."
     )
-    columns: int | None = Field(None, ge=1, le=100, description="Largest number of panels side by side; default: 4.")
+    columns: int | None = Field(
+        None, ge=1, le=100, description="Largest number of panels side by side; default: 4, less in a narrow `width`."
+    )
     statistic: Literal["range", "deviation", "interval"] = Field(
         "range",
         description="The band around the mean of several seeds: `range`, from the lowest to the highest; `deviation`, "

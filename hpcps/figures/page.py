@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from hpcps.figures.curve import Curve, Range, Values
-from hpcps.figures.figure_data import TIED, FigureData
-from hpcps.figures.labels import of_key, of_panel, of_value
+from hpcps.figures.figure_data import FigureData
+from hpcps.figures.labels import SEPARATOR, of_key, of_panel, of_value
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.style import Look, looks
 
@@ -44,7 +44,10 @@ _MARKERS = 7
 _ENTRY = 0.95
 LETTERS = 12
 """Letters of the heading in an inch of the width of a figure."""
-_TITLE = 32
+_TITLE_LETTERS = 13
+"""Letters of a panel's title in an inch of its width."""
+_NARROWEST = 1.5
+"""Inches of the narrowest panel beside others, if the width of the figure is set but not the number of columns."""
 _OPEN_END: dict[str, Any] = {"marker": ">", "markersize": 6.5, "markerfacecolor": "white"}
 _ROWS, _ROW = 3, 0.17
 """Rows of a legend for which a page has room, and the inches of a further row."""
@@ -114,20 +117,22 @@ class Page:
         Returns:
             The axes of each panel.
         """
-        widest, halves = self.options.columns or columns, len(y)
+        fit = columns if self.options.width is None else max(1, min(columns, int(self.options.width / _NARROWEST)))
+        widest, halves = self.options.columns or fit, len(y)
         bands = -(-len(names) // widest)
         across = -(-len(names) // bands)
         one_row = halves > 1 and len(names) == 1 and widest > 1
         rows, columns = (1, halves) if one_row else (halves * bands, across)
         width = self.options.width or max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
         grid = self._grid(title, rows, columns, height, width, sharex=sharex, sharey=True)
+        grid_columns = columns
         # A row for each panel.
         grid = grid.reshape(-1, halves, across).swapaxes(1, 2).reshape(-1, halves)
         for spare in grid[len(names) :].flat:
             spare.remove()
         found = [tuple(axes) for axes in grid[: len(names)]]
         for number, axes in enumerate(found):
-            axes[0].set_title(names[number])
+            axes[0].set_title(wrapped(names[number], int(_TITLE_LETTERS * (width - 0.5) / grid_columns)))
             for each, label in zip(axes, y if number % across == 0 else (), strict=False):
                 each.set_ylabel(label)
                 each.tick_params(labelleft=True)
@@ -148,12 +153,9 @@ class Page:
         sharey: bool = False,
     ) -> NDArray[Any]:
         """Make the figure; return its axes, `[rows, columns]`."""
-        data, heading = self.data, [f"{self.data.experiment}: {title}"]
-        facts = data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· ")
-        for text in (facts, data.remark, data.not_reduced):
-            lines = textwrap.wrap(text, int(LETTERS * width), break_on_hyphens=False)
-            heading += [line.rstrip(f"{TIED}·") for line in lines]
-        heading = heading if self.options.heading else []
+        data = self.data
+        texts = (f"{data.experiment}: {title}", data.facts, data.remark, data.not_reduced)
+        heading = heading_lines(texts, width) if self.options.heading else []
         size = (width, (self.options.height or height) * rows + 0.8 + 0.16 * len(heading))
         self.figure = Figure(figsize=size, layout="constrained")
         if heading:
@@ -161,11 +163,8 @@ class Page:
         return self.figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
 
     def title(self, panel: str) -> str:
-        """Return the title of a panel, wrapped to its width."""
-        words = self.options.names.get(panel) or of_panel(self.data.panel_keys, panel)
-        return "\n".join(
-            part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False)
-        )
+        """Return the title of a panel; `panels` wraps it."""
+        return self.options.names.get(panel) or of_panel(self.data.panel_keys, panel)
 
     def name(self, line: str) -> str:
         """Return the name of a line in the legend."""
@@ -225,10 +224,43 @@ class Page:
         return np.maximum(values.mean, high)
 
 
+def wrapped(text: str, letters: int) -> str:
+    """Wrap a text between words to lines of at most so many letters; its own line breaks stay."""
+    width, lines = max(1, letters), text.split("\n")
+    return "\n".join(
+        part
+        for line in lines
+        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+    )
+
+
+def heading_lines(texts: Iterable[str], width: float) -> list[str]:
+    """Return the lines of a heading of some texts: broken between facts, and in a fact only between words.
+
+    Args:
+        texts: each begins a line; facts in a text are separated by ` · `.
+        width: the inches of the figure.
+    """
+    letters, found = max(1, int(LETTERS * width)), []
+    for text in filter(None, texts):
+        lines = [""]
+        for fact in text.split(SEPARATOR):
+            longer = SEPARATOR.join(filter(None, [lines[-1], fact]))
+            if len(longer) <= letters:
+                lines[-1] = longer
+            else:
+                lines += wrapped(fact, letters).split("\n")
+        found += list(filter(None, lines))
+    return found
+
+
 def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
     """Name every line once, below all panels."""
     if handles:
-        longest = max(len(str(handle.get_label())) for handle in handles)
+        letters = int((figure.get_figwidth() - 0.65) / 0.065)
+        for handle in handles:
+            handle.set_label(wrapped(str(handle.get_label()), letters))
+        longest = max(len(line) for handle in handles for line in str(handle.get_label()).split("\n"))
         entry = max(_ENTRY, 0.65 + 0.065 * longest)
         rows = -(-len(handles) // max(1, int(figure.get_figwidth() / entry)))
         figure.set_figheight(figure.get_figheight() + _ROW * max(0, rows - _ROWS))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hpcps.figures.page import RC
+from hpcps.figures.page import RC, heading_lines
 from hpcps.spec.tree import get
 
 # Colours of Okabe and Ito; pale where a worker was not in a round.
@@ -40,7 +40,7 @@ def draw_participation(counts: pd.DataFrame, heading: str) -> Figure:
         for axes in (left, right):
             axes.set(xlabel="worker", xticks=places[:: max(1, len(places) // 16)])
             axes.set_xticklabels([str(int(counts["worker"].iloc[place])) for place in axes.get_xticks()])
-        figure.suptitle(heading)
+        figure.suptitle("\n".join(heading_lines(heading.split("\n"), _WIDTH)))
     return figure
 
 

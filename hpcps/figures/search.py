@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 
 from hpcps.figures.final import aligned_table
 from hpcps.figures.labels import of_key
-from hpcps.figures.page import LETTERS, RC, legend
+from hpcps.figures.page import RC, heading_lines, legend
 from hpcps.figures.style import Look, looks
 from hpcps.records.search import ConfigurationScore
 from hpcps.spec.problems import quote
@@ -95,7 +94,7 @@ def draw(name: str, found: Found) -> Figure:
     first = found[0][0]
     keys = list(first.configurations[0].values)
     width = max(4.8, 3.4 * len(keys) + 0.6)
-    heading = [f"{name}: search of {', '.join(keys)}", *textwrap.wrap(describe(first), int(LETTERS * width))]
+    heading = heading_lines([f"{name}: search of {', '.join(keys)}", describe(first)], width)
     figure = Figure(figsize=(width, 3.2 + 0.16 * len(heading)), layout="constrained")
     figure.suptitle("\n".join(heading), fontsize=9)
     grid = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]

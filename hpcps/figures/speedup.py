@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from hpcps.figures.figure_data import text
 from hpcps.figures.final import aligned_table
 from hpcps.figures.labels import of_value, suffixes
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import LETTERS, RC, band, legend
+from hpcps.figures.page import RC, band, heading_lines, legend
 from hpcps.figures.style import looks
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
@@ -221,7 +220,7 @@ def _draw(shown: Speedup, options: PlotOptions) -> Figure:
     kinds = [weak for weak in (False, True) if any(one.weak == weak for one in shown.lines)]
     width = options.width or 3.3 * len(kinds) + 0.9
     words = [f"{shown.experiment}: speed-up", shown.facts, shown.variant, shown.measure] if options.heading else []
-    heading = [line for each in words for line in textwrap.wrap(each, int(LETTERS * width))]
+    heading = heading_lines(words, width)
     figure = Figure(figsize=(width, (options.height or 2.9) + 0.5 + 0.16 * len(heading)), layout="constrained")
     if heading:
         figure.suptitle("\n".join(heading), fontsize=9)

@@ -16,7 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from hpcps.errors import RunError
-from hpcps.figures.page import RC, legend
+from hpcps.figures.labels import SEPARATOR
+from hpcps.figures.page import RC, heading_lines, legend
 from hpcps.records.trace.reader import Trace, TracedProcess
 
 ROUNDS = 3
@@ -148,7 +149,8 @@ def draw_timeline(trace: Trace, window: Window, heading: str, *, in_process: boo
         facts += ["virtual time"] if processes[0].clock == "virtual" else []
         facts += [f"clocks of {len(hosts)} hosts compared to {error * 1e6:.0f} µs"] if error else []
         facts += [f"{len(arrows)} messages not drawn"] if len(arrows) > _MOST_ARROWS else []
-        figure.suptitle(f"{heading}\n{' · '.join(facts)}", fontsize=9)
+        words = heading_lines([heading, SEPARATOR.join(facts)], figure.get_figwidth())
+        figure.suptitle("\n".join(words), fontsize=9)
         present = set(spans["activity"])
         handles: list[Artist] = [
             Patch(color=color, linewidth=0, label=name) for name, color in _COLOR.items() if name in present

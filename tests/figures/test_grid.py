@@ -181,6 +181,45 @@ def test_the_text_of_a_component_is_parsed(text, kind, pairs):
     assert parse(text) == (kind, pairs)
 
 
+def one_row(rules=("average", "my_rule", "krum before [nnm f 1] f 2", "a_rule_with_a_rather_long_name")):
+    """Return a study with one row; a rule of a plugin does not state which updates it accepts."""
+    rows = []
+    for rule in rules:
+        for attack in ("alie", "sign_flip", "an_attack_with_a_long_name"):
+            run = a_run(len(rows), "iid", 0.1, rule, attack, 1, True)
+            for line in run:
+                line["settings"] = "compression topk memory ef21 k 0.1 · server optimizer momentum"
+                line["status"] = "running" if (rule, attack) == ("average", "alie") else "done"
+            rows += [line for line in run if rule != "my_rule" or line["event"] != "bypass"]
+    frame = pd.DataFrame(rows)
+    frame.attrs |= {"experiment": "study", "swept": ["rule", "attack"]}
+    (found,) = studies_of(frame)
+    return found
+
+
+@pytest.mark.parametrize("width", [None, 3.4])
+def test_no_text_of_a_study_is_cut_off_or_over_another_one(width):
+    for name, figure in draw_grid([one_row()], PlotOptions(width=width)):
+        figure.canvas.draw()
+        page, titles = figure.bbox, [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+        for extent in (figure._suptitle.get_window_extent(), *titles):
+            assert page.x0 <= extent.x0, name
+            assert extent.x1 <= page.x1 + 1, name
+        assert not any(a.overlaps(b) for n, a in enumerate(titles) for b in titles[:n]), name
+        words = " ".join(figure._suptitle.get_text().split())
+        assert "1 of 12 runs unfinished (1 at epoch 2)" in words, "no line ends inside a word"
+
+
+def test_a_rule_that_states_nothing_has_no_line_and_no_entry_of_the_legend():
+    figure = dict(draw_grid([one_row()], PlotOptions()))["grid_bypass"]
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "average",
+        "nnm + krum",
+        "a rule with a rather long name",
+    ]
+    assert "unknown of my rule" in " ".join(figure._suptitle.get_text().split())
+
+
 def test_rules_that_differ_in_a_key_of_a_preaggregator_have_different_names():
     texts = ["krum before [nnm f 1] f 2", "krum before [nnm f 2] f 2"]
     assert len({*short_names(texts, {"f"}, lambda group: len(group) > 1).values()}) == 2
