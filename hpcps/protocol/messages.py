@@ -121,6 +121,9 @@ class Kind(IntEnum):
     OWED = 28
     """With a quorum, from server 0 to a worker that was late at the checkpoint from which the run resumed: send the
     answer that your part contains; the note holds the `age` of its model at the checkpoint, in seconds."""
+    ALIVE = 29
+    """Session: from a process that has ended its part to one that has not: give a sign of life. The answer is the same
+    message, with `Flag.LAST`."""
 
 
 class Flag(IntFlag):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -60,8 +60,41 @@ class StepSession(Session):
         if error:
             self._group.abandon()
         else:
-            self._group.barrier()
-            self._group.leave()
+            with self._limit():
+                self._group.barrier()
+                self._group.leave()
+
+    def _limit(self) -> AbstractContextManager[None]:
+        """Limit how long all processes, which have ended their parts, take to leave their process group."""
+        return nullcontext()  # the supervisor of `hpcps launch` does
+
+
+class TaskSession(StepSession):
+    """The session of a task of an MPI launcher. Only MPI connects the tasks, and nobody else looks after them."""
+
+    def __init__(self, group: ProcessGroup, world: list[Peer], timeout: float, copies: Copies | None) -> None:
+        """Create a session; see `Session`. `timeout` also limits how long the end of MPI waits for the others."""
+        super().__init__(group, world, timeout, copies)
+        self._timeout, self._left, self._process = timeout, False, os.getpid()
+        # Python calls it before the function of the process group, which ends MPI.
+        atexit.register(self._limit_end)
+
+    def shutdown(self, error: str = "") -> None:
+        """End the session; without an error, leave the process group together with all others."""
+        super().shutdown(error)
+        self._left = not error
+
+    def _limit(self) -> AbstractContextManager[None]:
+        late = (
+            f"{self.name} has waited {self._timeout:g} s for the others to leave MPI: one of them is stopped or hangs"
+        )
+        return _ended_after(self._timeout, late)
+
+    def _limit_end(self) -> None:
+        """Limit how long the end of MPI, in one call, waits for the others."""
+        if self._left and self._process == os.getpid():
+            self._end = self._limit()  # until this process ends
+            self._end.__enter__()
 
 
 class LaunchedSession(StepSession):
@@ -258,7 +291,7 @@ def join_task(task: Task, timeout: float = TIMEOUT, copies: Copies | None = None
         world = [Peer("worker", k) for k in range(size)]
         # The script may send messages of its own among all processes.
         group = MpiProcessGroup(MPI.COMM_WORLD.Dup(), {peer: rank for rank, peer in enumerate(world)})
-        session = StepSession(group, world, timeout, copies)
+        session = TaskSession(group, world, timeout, copies)
     session.begin()
     return session
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcps.errors import HpcpsError, RunError, message_of, text_of
 from hpcps.numerics.layout import Allocate
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import ID
 from hpcps.session.holder import Holder
@@ -30,6 +30,8 @@ _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
 _CERTAIN = 0.3
 """Seconds from the end of a process until it counts as lost: a signal that ends all reaches some a little earlier."""
+_BETWEEN_LOOKS = 1.0
+"""Most seconds between two checks that count as silence of others: a batch system may have suspended all processes."""
 RECENT = 10.0
 """Seconds over which the speed of exchanges is measured."""
 _GATHER = 0.002
@@ -53,6 +55,7 @@ class Member:
         trace: the trace of the process, if there is one.
         notices: messages for a person that have not been printed.
         steps: the steps that the script has taken together with the other processes.
+        silent: why this process, which has ended its part, does not wait for the others any more; empty if it does.
     """
 
     trace: SessionTrace | None = None
@@ -101,6 +104,10 @@ class Member:
         self._queue: deque[TensorExchange] = deque()
         self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
+        # From the end of this process's part on: the seconds in which the others have given no sign of life.
+        self._silence: dict[Peer, float] = {}
+        self._called = 0.0
+        self.silent = ""
         self._seen: dict[Peer, float] = {}
         self.notices: deque[str] = deque()
         self._noticed = 0.0
@@ -215,15 +222,30 @@ class Member:
                 self.flush()
             if now - self._looked < _LOOK_EVERY or self.error is not None:
                 return
-            self._looked = now
+            passed, self._looked = min(now - self._looked, _BETWEEN_LOOKS), now
             for peer in self._ended():
                 since = self._seen.setdefault(peer, now)
                 if peer not in self.gone and now - since > _CERTAIN and self._transport_is_empty():
                     self._note(peer, "has ended: it was killed, it crashed, or it called os._exit()")
             if participant is not None:
                 self._ask(participant, now)
+            self._call(now, passed)
         except Exception as error:
             self.fail(error)
+
+    def _call(self, now: float, passed: float) -> None:
+        """Ask the processes for which the end of this one waits for signs of life; their scripts may take long."""
+        waiting_for = [peer for peer in self._silence if peer not in self.gone]
+        for peer in waiting_for:
+            self._silence[peer] += passed
+            if self._silence[peer] > self._timeout and not self.silent:
+                self.silent = (
+                    f"{self.peer} has ended its script, and waits for {peer}, which has given no sign of life for "
+                    f"{self._silence[peer]:.3g} s: it is stopped or hangs, or its host is gone"
+                )
+        if now - self._called > _ASK_EVERY:
+            self._called = now
+            self._carry_out(Send(peer, Message(Kind.ALIVE, self.peer, ID, 0)) for peer in waiting_for)
 
     def _ask(self, participant: Participant, now: float) -> None:
         """Ask for whom exchanges wait that have taken long, and note the first that has taken very long.
@@ -265,6 +287,8 @@ class Member:
     def leave(self, error: str = "") -> None:
         """Tell the others that this process ends; `error` says why it failed."""
         self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note={"error": error} if error else {"steps": self.steps}))
+        if not error:
+            self._silence = dict.fromkeys((peer for peer in self._world if peer != self.peer), 0.0)
 
     def unequal_steps(self) -> str:
         """Return which worker has ended without an error after another number of steps than this one; empty: none."""
@@ -291,6 +315,8 @@ class Member:
         return self.error is None
 
     def _take(self, source: Peer, message: Message) -> None:
+        if source in self._silence:
+            self._silence[source] = 0.0
         match message.kind:
             case Kind.COMBINED | Kind.ANSWER if self.participant is not None and self.error is None:
                 if self.trace is not None and message.kind is Kind.COMBINED:
@@ -311,6 +337,9 @@ class Member:
                     self._steps_of[source] = message.note["steps"]
                 ended = f"{_ENDED} after {self._steps_of.get(source, 0)} steps"
                 self._note(source, f"has failed: {error}" if error else ended)
+            case Kind.ALIVE:
+                if not message.flags & Flag.LAST:
+                    self._carry_out([Send(source, Message(Kind.ALIVE, self.peer, ID, 0, flags=Flag.LAST))])
             case _ if self.error is None:
                 self._carry_out(self._holder.take(source, message))
 

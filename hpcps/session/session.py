@@ -217,7 +217,8 @@ class Session:
 
         Raises:
             RunError: the result of an exchange that the script has not awaited does not come, the script has begun a
-                step and not ended it, or the processes have taken different numbers of steps.
+                step and not ended it, the processes have taken different numbers of steps, or one of them has given no
+                sign of life for as long as an exchange may take.
         """
         participant = self.member.participant
         if self._closing:
@@ -231,10 +232,12 @@ class Session:
                 self.member.check()
         with self._lock:
             self.member.leave(error)
-        unequal = ""
+        problem = ""
         if not error:
-            self._await(lambda: self.member.alone)
-            error = unequal = self.member.unequal_steps()
+            self._await(lambda: self.member.alone or bool(self.member.silent))
+            error = problem = self.member.silent or self.member.unequal_steps()
+            if self.member.silent:
+                self.fail(RunError(problem))
         with self._lock:
             if self.record is not None:
                 self.record.end("failed" if error else "finished", error)
@@ -248,8 +251,8 @@ class Session:
         self._resume.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
-        if unequal:
-            raise RunError(unequal)
+        if problem:
+            raise RunError(problem)
 
     def leave(self) -> None:
         """After `shutdown`, close what this process shares; no other process may need it any more."""

@@ -19,6 +19,12 @@ import torch.distributed as dist  # noqa: E402
 import hpcps.torch as bps  # noqa: E402
 from hpcps.errors import LaunchError, RunError  # noqa: E402
 from hpcps.launch.ancestry import Ancestry, Task, without_launch  # noqa: E402
+from hpcps.launch.arrivals import Arrivals  # noqa: E402
+from hpcps.launch.plan import Plan, PlannedRun, Rank  # noqa: E402
+from hpcps.protocol.messages import Peer  # noqa: E402
+from hpcps.records.run_directory import RunDirectory  # noqa: E402
+from hpcps.session import join  # noqa: E402
+from hpcps.transport.process_group import LostError  # noqa: E402
 
 LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PALS_", "SLURM_", "HPCPS_")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -83,6 +89,82 @@ def test_a_script_of_torch_under_mpirun_exchanges_and_its_children_do_not(tmp_pa
     done = mpirun("mpich", "sh", "-c", f"{interpreter('mpich')} {tmp_path / 'script.py'} && true")
     assert done.stdout.count("2 [3.0, 3.0]") == 2, done.stdout + done.stderr
     assert (done.returncode, "a child of one that has called init()" in done.stderr) == (0, True), done.stderr
+
+
+STOPPED = """
+import os, signal, sys, time
+from hpcps.launch.ancestry import Ancestry
+from hpcps.session.join import ScriptEnding, join_task
+session = join_task(Ancestry().task(), 5.0)
+ending = ScriptEnding(session)
+if session.rank == 1:
+    stop = lambda: os.kill(os.getpid(), signal.SIGSTOP)
+    if sys.argv[1] == "script": stop()
+    session._group.barrier = stop
+ending.shutdown()
+"""
+
+
+@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.parametrize("where", ["script", "end of MPI"])
+def test_a_task_that_is_stopped_is_waited_for_only_as_long_as_an_exchange_may_take(tmp_path, where):
+    (tmp_path / "task.py").write_text(STOPPED)
+    done = mpirun("mpich", interpreter("mpich"), tmp_path / "task.py", where)
+    assert done.returncode
+    why = "worker-0 has ended its script, and waits for worker-1, which has given no sign of life for"
+    expected = why if where == "script" else "worker-0 on .* has waited 5 s for the others to leave MPI"
+    assert re.search(expected, done.stderr), done.stderr
+
+
+def test_a_process_that_loses_another_while_it_joins_reports_it_first(tmp_path, monkeypatch):
+    """In the start of a worker, and in that of the further role of a transport."""
+
+    def lose(*_):
+        raise LostError(Peer("worker", 1), "n2", "it was stopped")
+
+    monkeypatch.setattr(join, "process_group", lose)
+    spec = {"run": {"transport": {"kind": "mpi", "timeout": 60.0}}}
+    world = tuple(Rank(k, "worker", k, "localhost") for k in range(2))
+    for name in ("worker", "connector"):
+        plan = Plan(world[:1] if name == "worker" else world, (PlannedRun("abc", "x", str(tmp_path / name), spec),))
+        plan.write(tmp_path / f"{name}.json")
+        monkeypatch.setenv("HPCPS_PLAN", str(tmp_path / f"{name}.json"))
+        monkeypatch.setenv("HPCPS_RANK", "0")
+        # The other one has arrived.
+        Arrivals(tmp_path / f"{name}.json").arrive("worker-1", [], 60.0)
+        start = (
+            join.join_launch
+            if name == "worker"
+            else partial(join.connect_to_end, plan, tmp_path / f"{name}.json", list)
+        )
+        (tmp_path / name).mkdir()
+        with pytest.raises(LostError):
+            start()
+        first, second = RunDirectory(tmp_path / name).failures
+        assert str(first) == "worker-1 on n2 failed in phase script: it was stopped"
+        assert "worker-0" in str(second)
+        assert "worker-1 on n2 is lost: it was stopped" in str(second)
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_a_launch_names_the_process_that_another_loses_at_the_end(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time, hpcps.torch as bps\nfrom hpcps.protocol.messages import Peer\n"
+        "from hpcps.torch.state import session\nfrom hpcps.transport.process_group import LostError\n"
+        "def lose(): raise LostError(Peer('worker', 1), 'n2', 'it was stopped')\n"
+        "bps.init()\nmine = bps.rank()\nsession()._group.barrier = lambda: time.sleep(200) if mine else lose()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcps", "launch", "-n", "2", sys.executable, script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+    )
+    assert done.returncode
+    assert "worker-1 on n2 failed in phase script: it was stopped" in done.stderr, done.stderr
 
 
 def test_the_mpirun_of_another_mpi_is_refused(tmp_path):

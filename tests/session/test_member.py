@@ -368,3 +368,31 @@ def test_blocks_that_no_worker_has_are_named_to_all():
         exchanges += [worker.start(tensors[1], [data[1]], [data[1]], absent=absent if worker.peer.index else ())]
     members.run()
     assert [list(exchange.unused) for exchange in exchanges] == [[1], []] * 3
+
+
+def test_a_process_that_has_ended_names_one_that_gives_no_sign_of_life(monkeypatch):
+    """One that computes for long answers; the time between two looks counts up to a second."""
+    moment = [0.0]
+    monkeypatch.setattr("hpcps.session.member.time.monotonic", lambda: moment[0])
+    members = Members(3, timeout=20.0)
+    ended, busy, silent = members.all
+
+    def pass_seconds(seconds, *alive):
+        for _ in range(round(seconds / 0.5)):
+            moment[0] += 0.5
+            ended.watch()
+            for member in (ended, *alive):
+                while member.step():
+                    pass
+
+    ended.leave()
+    pass_seconds(200, busy, silent)
+    moment[0] += 1000.0  # all were suspended
+    pass_seconds(10, busy)
+    assert ended.silent == ""
+    pass_seconds(15, busy)
+    assert (
+        "worker-0 has ended its script, and waits for worker-2, which has given no sign of life for 2" in ended.silent
+    )
+    assert ended.error is None
+    assert busy.error is None
