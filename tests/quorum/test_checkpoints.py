@@ -11,6 +11,8 @@ from installed import BACKEND
 
 from hpcps.spec.schema import Run
 
+MEMORIES = ("none", "residual", "ef21", "nesterov")
+
 
 def drawn(chance, *, simulated):
     """Return the tables of a random run with unequal workers."""
@@ -28,6 +30,10 @@ def drawn(chance, *, simulated):
     }  # fmt: skip
     if not train["abandon"]:
         del train["abandoned"]
+    communication = {"participation": chance.choice((1.0, 0.8)), "skip_rate": chance.choice((0.0, 0.3))}
+    if chance.random() < 0.6:
+        kind, memory = chance.choice(("topk", "randomk", "int8", "onebit")), chance.choice(MEMORIES)
+        communication["compression"] = {"kind": kind, "memory": memory}
     return {
         "name": "quorum",
         "topology": {"servers": chance.choice((1, 2)), "validators": validators, "workers": workers},
@@ -35,7 +41,7 @@ def drawn(chance, *, simulated):
         "model": {"name": "mlp", "backend": BACKEND},
         "data": {"name": "digits", "limit": 120, "test_limit": 20},
         "train": train,
-        "communication": {"participation": chance.choice((1.0, 0.8)), "skip_rate": chance.choice((0.0, 0.3))},
+        "communication": communication,
         "heterogeneity": {"classes": [{"name": f"w{k}", "workers": [k], "seconds": s} for k, s in enumerate(seconds)]},
         **({"simulation": {"kind": "modelled"}} if simulated else {}),
     }
