@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import select
+import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from exchanges import PEERS, SET_UP
@@ -18,6 +23,31 @@ from hpcps.rules import TrimmedMean
 PROGRAM = PEERS / "byzfl_rules.py"
 TIMEOUT = 300.0
 """The time limit for an answer, in seconds; the slowest takes a tenth of it."""
+THREADS = len(os.sched_getaffinity(0))
+"""The threads of both: all cores that this process may use."""
+
+Form = Literal["numpy", "torch"]
+FORMS: tuple[Form, ...] = ("numpy", "torch")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Runs of a rule of hpcps and one of ByzFL in turn, after one run of each that is not counted.
+
+    Attributes:
+        ours: the seconds of hpcps.
+        theirs: those of ByzFL.
+        form: what ByzFL got: the faster of numpy arrays and torch tensors.
+    """
+
+    ours: Sequence[float]
+    theirs: Sequence[float]
+    form: Form
+
+    @property
+    def ratio(self) -> float:
+        """The median of ByzFL divided by that of hpcps."""
+        return statistics.median(self.theirs) / statistics.median(self.ours)
 
 
 class ByzFL:
@@ -36,8 +66,10 @@ class ByzFL:
         """
         fds = (updates, result)
         command = [python, PROGRAM, str(updates), str(result)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=fds, start_new_session=True)
+        pipe, threads = subprocess.PIPE, {"OMP_NUM_THREADS": f"{THREADS}", "OPENBLAS_NUM_THREADS": f"{THREADS}"}
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, pass_fds=fds, start_new_session=True, env={**os.environ, **threads}
+        )
         self._answer()
 
     def _answer(self) -> str:
@@ -55,13 +87,45 @@ class ByzFL:
             raise MeasurementError(f"ByzFL ended with status {self._process.returncode}")
         return answer
 
-    def seconds(self, rule: str, updates: Updates, f: int | None = None) -> float:
+    def beside(
+        self, rule: str, updates: Updates, ours: Callable[[], float], repeats: int, f: int | None = None
+    ) -> Beside:
+        """Measure a rule beside one of hpcps, in turn; afterwards the shared memory holds ByzFL's result.
+
+        Args:
+            rule: its name; with pre-aggregators before it, such as `nnm,median`.
+            updates: the updates, one after another from the start of the shared memory.
+            ours: runs the rule of hpcps, and returns its seconds.
+            repeats: the number of runs that are counted.
+            f: the number of Byzantine updates; by default that of `TrimmedMean`.
+
+        Raises:
+            MeasurementError: the process ended, or did not answer.
+        """
+        # The first run of each allocates memory; torch or numpy is chosen from a second one.
+        for _ in range(2):
+            warm = {form: seconds for form in FORMS if (seconds := self.seconds(rule, updates, form, f)) is not None}
+        form = min(warm, key=warm.__getitem__)
+        ours()
+        own, theirs = [], []
+        for _ in range(repeats):
+            own.append(ours())
+            seconds = self.seconds(rule, updates, form, f)
+            assert seconds is not None
+            theirs.append(seconds)
+        return Beside(own, theirs, form)
+
+    def seconds(self, rule: str, updates: Updates, form: Form, f: int | None = None) -> float | None:
         """Measure a rule, which writes its result to the shared memory.
 
         Args:
             rule: its name; with pre-aggregators before it, such as `nnm,median`.
             updates: the updates, one after another from the start of the shared memory.
+            form: what it gets.
             f: the number of Byzantine updates; by default that of `TrimmedMean`.
+
+        Returns:
+            The seconds, or None if the rule fails for torch tensors.
 
         Raises:
             MeasurementError: the process ended, or did not answer.
@@ -70,9 +134,10 @@ class ByzFL:
         n, d = len(updates), updates.layout.size
         with suppress(BrokenPipeError):  # the process has ended, which reading the answer reports
             trimmed = TrimmedMean().trimmed(n) if n > 2 else 0
-            self._process.stdin.write(f"{rule} {n} {d} {trimmed if f is None else f}\n".encode())
+            self._process.stdin.write(f"{rule} {n} {d} {trimmed if f is None else f} {form}\n".encode())
             self._process.stdin.flush()
-        return float(self._answer())
+        answer = self._answer()
+        return None if answer == "failed" else float(answer)
 
     def close(self) -> None:
         """End it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from bars import Bar
-from byzfl_peer import ByzFL
+from byzfl_peer import THREADS, Beside, ByzFL
 from processes import MeasurementError
 
 from hpcps.numerics.updates import Destination, Updates
@@ -110,26 +110,41 @@ CASES = {
 }
 """`loss_score` is left out: its time is that of evaluating the model n + 1 times."""
 
-Times = dict[tuple[str, str], list[float]]  # (case, by) -> seconds
+
+@dataclass(frozen=True)
+class Times:
+    """What was measured.
+
+    Attributes:
+        ours: the seconds of each case, and of a read pass as `read`.
+        beside: those of each case that ByzFL has, in turn with ByzFL.
+    """
+
+    ours: dict[str, list[float]]
+    beside: dict[str, Beside]
+
+    def middle(self, name: str) -> float:
+        """Return the median of ours."""
+        return statistics.median(self.ours[name])
 
 
 def measure(
     values: Any, updates: Updates, read: Callable[[], Any], repeats: int, byzfl: ByzFL | None, result: Any
 ) -> tuple[Times, str]:
-    """Measure all cases in turn with 2 threads, as a combiner calls them, and ByzFL once.
+    """Measure all cases in turn with all threads, as a combiner calls them; then each beside ByzFL.
 
     Args:
         values: the shared memory with the updates.
         updates: the updates, one after another from its start.
         read: one pass over them.
-        repeats: how many times to measure; one more is not counted.
+        repeats: how many times to measure both; one more is not counted.
         byzfl: ByzFL's process, if it is measured.
         result: the shared memory where it writes results.
 
     Returns:
         The seconds; and what went wrong with ByzFL, empty if nothing did.
     """
-    times: Times = {}
+    times = Times({}, {})
     d = updates.layout.size
     out = np.zeros(d, np.float32)
     states = {name: Arrays() for name in CASES}
@@ -140,7 +155,7 @@ def measure(
             seconds[name] = _timed(lambda case=case, state=states[name]: _combined(case.rule, updates, out, state))  # type: ignore[misc]
         if repeat:
             for name, took in seconds.items():
-                times.setdefault((name, "ours"), []).append(took)
+                times.ours.setdefault(name, []).append(took)
     part = d // SMALLER
     smaller = Updates.of(values[: N * part].reshape(N, part), updates.layout.restrict(0, part))
     for name, case in CASES.items():
@@ -148,15 +163,15 @@ def measure(
             continue
         rows = smaller if case.small else updates
         target = out[: rows.layout.size]
+
+        def ours(case: Case = case, rows: Updates = rows, target: Any = target) -> float:
+            return _timed(lambda: _combined(case.rule, rows, target, Arrays()))  # the first round, as ByzFL's
+
         try:
-            times[name, "byzfl"] = [byzfl.seconds(case.byzfl, rows, F)]
+            times.beside[name] = byzfl.beside(case.byzfl, rows, ours, repeats, F)
         except MeasurementError as error:
             problem, byzfl = f"{error}, at {name}", None
             continue
-        times[name, "beside"] = [
-            _timed(lambda c=case, r=rows, t=target: _combined(c.rule, r, t, Arrays()))  # type: ignore[misc]
-            for _ in range(2)
-        ]
         if case.same and not np.allclose(result[: min(part, 1 << 20)], out[: min(part, 1 << 20)], rtol=1e-4, atol=1e-5):
             problem = f"{problem}; " * bool(problem) + f"its {case.byzfl} gives another result"
     return times, problem
@@ -164,46 +179,45 @@ def measure(
 
 def lines(times: Times) -> list[str]:
     """Return the table."""
-    read = statistics.median(times["read", "ours"])
+    read = times.middle("read")
     found = [
         "",
-        f"## All rules, n = {N}, f = {F}, 2 threads",
+        f"## All rules, n = {N}, f = {F}, {THREADS} threads",
         "",
         "As a combiner calls them: with the search for values that are not finite. Pre-aggregators are named before "
-        f"their rule. ByzFL's time is of one run; ¹: both with a {SMALLER}th of the coordinates, because ByzFL would "
-        f"need 20 GB for 16 x 25 M. One read pass takes {read:.3f} s.",
+        f"their rule. One read pass takes {read:.3f} s. Beside ByzFL, hpcps and ByzFL run in turn: seconds are medians "
+        "of as many runs, after runs that are not counted; both may use all cores; ByzFL gets numpy arrays or torch "
+        f"tensors, whichever is faster. ¹: both with a {SMALLER}th of the coordinates, because ByzFL would need 20 GB "
+        "for 16 x 25 M.",
         "",
-        "| Rule | Read passes | Wanted | Seconds | ByzFL, seconds | ByzFL over ours |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| Rule | Read passes | Wanted | Seconds | Beside ByzFL: hpcps | ByzFL | gets | ByzFL over hpcps |",
+        "|---|---:|---:|---:|---:|---:|---|---:|",
     ]
     for name, case in CASES.items():
-        took = statistics.median(times[name, "ours"])
-        theirs = _over_byzfl(times, name)
-        beside = f"{times[name, 'byzfl'][0]:.2f}{'¹' * case.small} | {theirs:.1f}" if theirs else "– | –"
-        found.append(f"| {name} | {took / read:.2f} | ≤ {case.limit:g} | {took:.3f} | {beside} |")
+        took, cells = times.middle(name), "– | – | – | –"
+        if name in times.beside:
+            one = times.beside[name]
+            ours, theirs = (f"{statistics.median(those):.3g}{'¹' * case.small}" for those in (one.ours, one.theirs))
+            cells = f"{ours} | {theirs} | {one.form} | {one.ratio:.3g}"
+        found.append(f"| {name} | {took / read:.2f} | ≤ {case.limit:g} | {took:.3f} | {cells} |")
     return found
 
 
 def bars(times: Times) -> list[Bar]:
     """Return the targets and what was measured."""
-    read, found = statistics.median(times["read", "ours"]), []
+    read, found = times.middle("read"), []
     for name, case in CASES.items():
-        ratio = statistics.median(times[name, "ours"]) / read
+        ratio = times.middle(name) / read
         found.append(Bar.at_most(f"{name}, n = {N}, as combined: time over a read pass", ratio, case.limit))
-        if (theirs := _over_byzfl(times, name)) is not None:
-            found.append(Bar.at_least(f"{name}, n = {N}, as combined: times ByzFL's speed", theirs, case.faster))
+        if name in times.beside:
+            faster = times.beside[name].ratio
+            found.append(Bar.at_least(f"{name}, n = {N}, as combined: times ByzFL's speed", faster, case.faster))
     return found
-
-
-def _over_byzfl(times: Times, name: str) -> float | None:
-    if (name, "byzfl") not in times or (name, "beside") not in times:
-        return None
-    return times[name, "byzfl"][0] / min(times[name, "beside"])
 
 
 def _combined(rule: Rule, updates: Updates, out: Any, state: Arrays) -> None:
     context = Context(updates.payloads[0], None, np.random.default_rng(1), state)
-    combine(rule, updates.onto(Destination(out=out, threads=2)), context)
+    combine(rule, updates.onto(Destination(out=out, threads=THREADS)), context)
 
 
 def _timed(work: Callable[[], Any]) -> float:

@@ -2,9 +2,10 @@
 
     .venv/bin/python benchmarks/rules.py [--quick] [--peers none] [--output benchmarks/results]
 
-All are measured in turn, several times, so that other load on the machine affects all of them. Every result is checked
-on a slice: a kernel's result must equal the numpy definition bit for bit, and ByzFL's up to float32 rounding. ByzFL has
-a separate environment, `.venv-byzfl`.
+All are measured in turn, several times, so that other load on the machine affects all of them. hpcps and ByzFL are
+compared by medians of as many runs, after runs that are not counted; both may use all cores, and ByzFL gets numpy
+arrays or torch tensors, whichever is faster. Every result is checked on a slice: a kernel's result must equal the numpy
+definition bit for bit, and ByzFL's up to float32 rounding. ByzFL has a separate environment, `.venv-byzfl`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import robust
 from bars import write
-from byzfl_peer import ByzFL, environment
+from byzfl_peer import THREADS, Beside, ByzFL, environment
 from machine import Others
 from processes import MeasurementError, NotHereError, clean_up_on_sigterm
 from rules_report import BLOCKS, BYZFL, SERIES, Times, draw, report
@@ -131,8 +132,10 @@ def check(updates: Updates) -> None:
         assert np.array_equal(got.accepted, want.accepted), f"{name} of {len(updates)}"
 
 
-def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[robust.Times, str, bool]:
-    """Measure all rules in turn.
+def measure(
+    args: argparse.Namespace, data: Data, times: Times, beside: dict[tuple[str, int], Beside]
+) -> tuple[robust.Times, str, bool]:
+    """Measure all rules in turn; add to `times`, and to `beside` those that ByzFL has.
 
     Returns:
         The times of all rules on 16 updates; the reason why ByzFL was not measured completely, empty if it was; and
@@ -154,16 +157,16 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[robust.
                     seconds = timed(work)
                     if repeat:
                         times.setdefault((name, n, f"{threads}"), []).append(seconds)
-            if byzfl and (repeat == 1 or (repeat == args.repeats and n == 16)):
-                try:
-                    for name in BYZFL:
-                        seconds = byzfl.seconds(name, updates)
-                        times.setdefault((name, n, "byzfl"), []).append(seconds)
-                        ours = asked[2][name]().update[:SAMPLE]
-                        same = np.allclose(data.result[: ours.size], ours, rtol=1e-5, atol=1e-6)
-                        assert same, f"ByzFL's {name} of {n}"
-                except MeasurementError as error:
-                    problem, failed, byzfl = f"{error}, at {name} of {n}", True, None
+        for name in BYZFL if byzfl else ():
+            work = calls(updates, THREADS)[name]
+            try:
+                beside[name, n] = byzfl.beside(name, updates, lambda work=work: timed(work), args.repeats)
+            except MeasurementError as error:
+                problem, failed, byzfl = f"{error}, at {name} of {n}", True, None
+                break
+            ours = work().update[:SAMPLE]
+            same = np.allclose(data.result[: ours.size], ours, rtol=1e-5, atol=1e-6)
+            assert same, f"ByzFL's {name} of {n}"
         if n == 16:
             del asked[1]["read"]
             with numpy_alone():
@@ -172,7 +175,7 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[robust.
         print(f"n = {n} done", flush=True)
     judge(args, data, times)
     updates = data.updates(robust.N)
-    found, wrong = robust.measure(data.values, updates, read_pass(data, 2), args.repeats, byzfl, data.result)
+    found, wrong = robust.measure(data.values, updates, read_pass(data, THREADS), args.repeats, byzfl, data.result)
     if byzfl:
         byzfl.close()
     return found, problem or wrong, failed or bool(wrong)
@@ -212,9 +215,10 @@ def main() -> int:
         return 1
     others = Others()
     times: Times = {}
+    beside: dict[tuple[str, int], Beside] = {}
     with closing(Data(40_000_000 if args.quick else 400_000_000)) as data:
-        of_all, problem, failed = measure(args, data, times)
-    text, bars = report(args, times, others.cores(), problem, 4e-9 * data.elements)
+        of_all, problem, failed = measure(args, data, times, beside)
+    text, bars = report(args, times, beside, others.cores(), problem, 4e-9 * data.elements)
     text += "\n".join([*robust.lines(of_all), ""])
     bars += robust.bars(of_all)
     print(text)

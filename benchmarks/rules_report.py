@@ -8,11 +8,12 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from bars import Bar
+from byzfl_peer import THREADS, Beside
 from machine import description
 
 BLOCKS = 20
 BYZFL = ("trimmed_mean", "median")
-"""Rules with a target for the ratio of ByzFL's time to ours. ByzFL's mean is numpy's, one pass by one core."""
+"""Rules with a target for the ratio of ByzFL's time to ours."""
 MEAN = 1.3
 """The target of `average`, in read passes: every mean reads each update once."""
 SERIES = (
@@ -29,7 +30,12 @@ Times = dict[tuple[str, int, str], list[float]]  # (what, n, by) -> seconds
 
 
 def report(
-    args: argparse.Namespace, times: Times, others: float, problem: str, gigabytes: float
+    args: argparse.Namespace,
+    times: Times,
+    beside: dict[tuple[str, int], Beside],
+    others: float,
+    problem: str,
+    gigabytes: float,
 ) -> tuple[str, list[Bar]]:
     """Return the tables and the bars."""
     middle = {key: statistics.median(found) for key, found in times.items()}
@@ -66,26 +72,36 @@ def report(
             "",
             "## Seconds, n = 16",
             "",
-            "| Rule | 1 thread | 2 threads | numpy alone | ByzFL | ByzFL over 2 threads |",
-            "|---|---:|---:|---:|---:|---:|",
+            "`numpy alone`: one run, on one core.",
+            "",
+            "| Rule | 1 thread | 2 threads | numpy alone |",
+            "|---|---:|---:|---:|",
         ]
         for name in SERIES:
-            cells = [middle.get((name, 16, by)) for by in ("1", "2", "numpy", "byzfl")]
-            faster = cells[3] / cells[1] if cells[3] and cells[1] else None
-            row = [f"{cell:.3f}" if cell else "–" for cell in cells] + [f"{faster:.0f}" if faster else "–"]
-            lines.append(f"| {name} | " + " | ".join(row) + " |")
-    for name in BYZFL:
-        for n in args.updates:
-            if (name, n, "byzfl") in middle:
-                faster = middle[name, n, "byzfl"] / middle[name, n, "2"]
-                bars.append(Bar.at_least(f"{name}, n = {n}: times ByzFL's speed", faster, 15))
-    said = (
-        f"is left out where nothing is said of it: {problem}"
-        if problem
-        else "0.0.11 on numpy arrays. Its mean is numpy's, one pass by one core"
-    )
-    lines += ["", f"ByzFL {said}."]
-    return "\n".join(lines) + "\n", bars
+            cells = [middle.get((name, 16, by)) for by in ("1", "2", "numpy")]
+            lines.append(f"| {name} | " + " | ".join(f"{cell:.3f}" if cell else "–" for cell in cells) + " |")
+    lines += ["", *_beside(beside), f"ByzFL is left out where no number is shown: {problem}." if problem else ""]
+    bars += [Bar.at_least(f"{name}, n = {n}: times ByzFL's speed", one.ratio, 15) for (name, n), one in beside.items()]
+    return "\n".join(lines).rstrip("\n") + "\n", bars
+
+
+def _beside(beside: dict[tuple[str, int], Beside]) -> list[str]:
+    """Return the table of hpcps beside ByzFL, whose last column is that of ByzFL divided by that of hpcps."""
+    if not beside:
+        return []
+    lines = [
+        "## Beside ByzFL 0.0.11",
+        "",
+        f"Medians of as many runs of both, in turn, after runs that are not counted. Both may use {THREADS} cores. "
+        "ByzFL gets numpy arrays or torch tensors, whichever is faster.",
+        "",
+        "| Rule | n | hpcps, seconds | ByzFL, seconds | gets | ByzFL over hpcps |",
+        "|---|---:|---:|---:|---|---:|",
+    ]
+    for (name, n), one in beside.items():
+        ours, theirs = (f"{statistics.median(those):.3g}" for those in (one.ours, one.theirs))
+        lines.append(f"| {name} | {n} | {ours} | {theirs} | {one.form} | {one.ratio:.3g} |")
+    return [*lines, ""]
 
 
 def draw(args: argparse.Namespace, times: Times, file: Path) -> None:

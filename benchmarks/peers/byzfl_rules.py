@@ -3,8 +3,9 @@
     python byzfl_rules.py UPDATES RESULT
 
 UPDATES and RESULT are descriptors of shared memory; RESULT holds as many float32 as the longest update. For each line
-`rule n d f` of the input, the program runs the rule and prints the seconds that it took. The rule may be a list, such
-as `nnm,median`: pre-aggregators, then the rule.
+`rule n d f form` of the input, the program runs the rule and prints the seconds that it took. The rule may be a list,
+such as `nnm,median`: pre-aggregators, then the rule. The form is `numpy` or `torch`: the kind of array that the rule
+gets. If a rule fails for torch tensors, the program prints `failed`.
 """
 
 import mmap
@@ -14,6 +15,7 @@ import types
 from importlib.util import find_spec
 
 import numpy as np
+import torch
 
 # ByzFL's top-level package imports torchvision for data sets, which are not used here.
 package = types.ModuleType("byzfl")
@@ -47,18 +49,26 @@ def main() -> None:
     updates, result = (np.frombuffer(mmap.mmap(int(fd), 0), np.float32) for fd in sys.argv[1:3])
     print("ready", flush=True)
     for line in sys.stdin:
-        names, *numbers = line.split()
+        names, *numbers, form = line.split()
         n, d, f = map(int, numbers)
         *before, rule = names.split(",")
         stages = [BEFORE[name](f) for name in before] + [RULES[rule](f)]
         values = updates[: n * d].reshape(n, d)
         if {"arc", "clipping"} & {*before}:
             values = values.copy()  # ByzFL's clipping changes its argument
+        if form == "torch":
+            values = torch.from_numpy(values)
         began = time.perf_counter()
-        for stage in stages:
-            values = stage(values)
+        try:
+            for stage in stages:
+                values = stage(values)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            if form == "numpy":
+                raise
+            print("failed", flush=True)
+            continue
         took = time.perf_counter() - began
-        result[:d] = values
+        result[:d] = np.asarray(values)
         print(took, flush=True)
 
 

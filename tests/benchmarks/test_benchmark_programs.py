@@ -28,13 +28,54 @@ def test_rules(program, monkeypatch, tmp_path):
     rules = importlib.import_module("rules")
     whole = rules.Data
     monkeypatch.setattr(rules, "Data", lambda elements: whole(elements // 100))
-    arguments = ("--quick", "--peers", "none", "--updates", 4, 16, "--repeats", 1, "--output", tmp_path)
-    assert program("rules", *arguments) == 0
+    peer = (ROOT / ".venv-byzfl/.ready").exists()
+    arguments = ("--quick", "--peers", "byzfl" if peer else "none", "--updates", 4, 16, "--repeats", 1)
+    assert program("rules", *arguments, "--output", tmp_path) == 0
     table = (tmp_path / "rules.md").read_text()
     assert all(f"| {name} |" in table for name in rules.SERIES)
     assert all(f"| {name} |" in table for name in rules.robust.CASES)
-    assert len(bars.read(tmp_path, "rules")) == 2 * len(rules.SERIES) + 1 + len(rules.robust.CASES)
+    beside = [case for case in rules.robust.CASES.values() if case.byzfl] + 2 * list(rules.BYZFL) if peer else []
+    assert len(bars.read(tmp_path, "rules")) == 2 * len(rules.SERIES) + 1 + len(rules.robust.CASES) + len(beside)
+    assert len(quotients(table)) == len(beside)
     assert (tmp_path / "rules.png").stat().st_size
+
+
+def quotients(table):
+    """Check that in each row the seconds of ByzFL divided by those of hpcps are the last column; return these."""
+    cells = [[cell.strip(" ¹") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    rows = [row for row in cells if row and row[-2] in ("numpy", "torch")]
+    found = [(float(row[-3]) / float(row[-4]), float(row[-1])) for row in rows]
+    assert [each for each in found if each[0] != pytest.approx(each[1], rel=0.02)] == []
+    return found
+
+
+class Slower:
+    """A ByzFL whose first run takes a minute, whose others take three times as long as ours, and a tenth with torch."""
+
+    def __init__(self):
+        self.runs = []
+
+    def seconds(self, rule, updates, form, f=None):
+        self.runs.append(form)
+        if rule == "numpy only" and form == "torch":
+            return None
+        return 60.0 if len(self.runs) < 3 else 3.0 if form == "numpy" else 0.3
+
+
+@pytest.mark.parametrize(("rule", "form", "ratio"), [("median", "torch", 0.3), ("numpy only", "numpy", 3.0)])
+def test_byzfl_is_measured_as_we_are(rule, form, ratio):
+    """Neither first run counts, and as many of both do; the faster of numpy and torch does."""
+    peer = importlib.import_module("byzfl_peer")
+    theirs, own = Slower(), iter([50.0, *[1.0] * 5])
+    found = peer.ByzFL.beside(theirs, rule, None, lambda: next(own), 5)
+    assert (found.form, found.ratio) == (form, pytest.approx(ratio))
+    assert len(found.ours) == len(found.theirs) == 5
+    assert next(own, None) is None
+    assert theirs.runs[4:] == [form] * 5
+    robust = importlib.import_module("robust")
+    took = {name: [1.0] for name in ["read", *robust.CASES]}
+    (quotient,) = quotients("\n".join(robust.lines(robust.Times(took, {"median": found}))))
+    assert quotient[1] == pytest.approx(ratio)
 
 
 @pytest.mark.usefixtures("starts_processes")
