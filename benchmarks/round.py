@@ -2,10 +2,12 @@
 
     .venv/bin/python benchmarks/round.py [--quick] [--peers none] [--ranks 4 16] [--output benchmarks/results]
 
-Time runs from the moment at which all updates are in their buffers until the last worker has the result. hpcps runs its
-launcher, roles and transport without training (`hpcps_rank.py`), and adds the mean to the model. A peer computes the
-sum in place. All are measured in turn, several times, so that other load on the machine affects all of them; copies are
-measured likewise. Without `--output` the report is only printed.
+Time runs from the moment at which all updates are in their buffers until the last worker has the result. The buffer of
+an update of hpcps is the shared memory in which packing writes it, and a peer copies its buffer within the measured
+time; so hpcps is measured from before packing, too. hpcps runs its launcher, roles and transport without training
+(`hpcps_rank.py`), and adds the mean to the model. A peer computes the sum in place. All are measured in turn, several
+times, so that other load on the machine affects all of them; copies are measured likewise. Without `--output` the
+report is only printed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bars import write
@@ -22,7 +25,7 @@ from exchanges import OTHER_PEERS, OURS, Exchange, yardstick
 from launches import Case, Measured
 from machine import Others
 from processes import TOO_LARGE, MeasurementError, NotHereError, clean_up_on_sigterm
-from round_report import ADOPTED, Findings, Found, Table, bars, draw, report
+from round_report import ADOPTED, PACKED, Findings, Found, Table, bars, draw, report
 
 ROUNDS = {1: 80, 4: 60, 16: 24, 64: 14, 256: 6}
 """The maximum number of rounds of a launch, by MB; a slow peer runs fewer."""
@@ -42,8 +45,10 @@ def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> Iterator
         for ranks in args.ranks:
             asked = cases(args.sizes, ranks, args.seconds)
             copies = [(yardstick(ranks), processes, f"copy-{processes}") for processes in (1, 2)]
-            for exchange, processes, name in [*((e, ranks, e.name) for e in exchanges), *copies]:
+            names = [(e, f"{e.name}{end}") for e in exchanges for end in (("", PACKED) if e.ours else ("",))]
+            for exchange, processes, name in [*((e, ranks, name) for e, name in names), *copies]:
                 here = [case for case in asked if ranks * case.megabytes <= exchange.limit]
+                here = [replace(case, packs=name.endswith(PACKED)) for case in here]
                 if len(here) < len(asked):
                     too_slow = f"more than {exchange.limit / 1024:g} GB in all: too slow"
                     findings.absent[f"{exchange.title}, {ranks} ranks"] = too_slow
@@ -56,8 +61,10 @@ def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> Iterator
                 if problem:
                     kept = findings.absent if absent or problem == TOO_LARGE else findings.failed
                     kept[f"{exchange.title}, {ranks} ranks"] = problem
+                if name.endswith(PACKED):
+                    rounds = measured.adopted
                 _add(found, name, ranks, here, rounds)
-                if exchange.ours:
+                if name == exchange.name and exchange.ours:
                     _add(found, f"{name}{ADOPTED}", ranks, here, measured.adopted)
                 told = " ".join(f"{statistics.median(s) * 1e3:.1f}" if s else "-" for s in rounds)
                 print(

@@ -1,6 +1,7 @@
 """Every benchmark program, as `make bench` starts it, on next to nothing: real launches, real kernels, real peers."""
 
 import importlib
+import re
 import socket
 import sys
 
@@ -78,6 +79,9 @@ def test_byzfl_is_measured_as_we_are(rule, form, ratio):
     assert quotient[1] == pytest.approx(ratio)
 
 
+OF_OURS = ("hpcps, 1 server", "… with packing")
+
+
 @pytest.mark.usefixtures("starts_processes")
 def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     rounds = importlib.import_module("round")
@@ -91,8 +95,13 @@ def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     report = (tmp_path / "round.md").read_text()
     assert "- A broken peer, 2 ranks: rank 0 ended with status 1: error: it broke" in report
     assert "| MPICH Allreduce | " in report
+    (adopted,), (packed,) = (re.findall(rf"^\| {title} \| ([0-9.]+)", report, re.MULTILINE) for title in OF_OURS)
+    assert float(packed) > 0
+    assert float(adopted) > 0
+    assert "| **with packing / best peer** | **" in report
     assert [bar.what for bar in bars.read(tmp_path, "round")] == [
         "Round of 2 workers, 1 MB, to MPICH Allreduce",
+        "Round of 2 workers, 1 MB, with packing, to MPICH Allreduce",
         "Round of 2 workers, 1 MB, in place, to MPICH Allreduce",
     ]
     assert (tmp_path / "round.png").stat().st_size

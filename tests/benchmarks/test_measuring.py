@@ -80,6 +80,7 @@ def test_verdicts_compare_the_best_of_ours_with_the_best_peer_and_the_bytes():
     found = {
         "hpcps": {case: [0.030, 0.040, 0.020]},
         "hpcps adopted": {case: [0.080]},
+        "hpcps packed": {case: [0.090, 0.100]},
         "hpcps-2": {case: [0.050]},
         "hpcps-2 adopted": {case: [0.066]},
         "mpich": {case: [0.10]},
@@ -92,13 +93,14 @@ def test_verdicts_compare_the_best_of_ours_with_the_best_peer_and_the_bytes():
     assert row["by"] == "hpcps, 2 servers"
     assert row["best_peer"] == "intel"
     assert row["ratio"] == pytest.approx(1.1)
+    assert row["packed_ratio"] == pytest.approx(0.095 / 0.060)
     assert row["in_place_ratio"] == pytest.approx(0.5)
     # Two processes copy 8 arrays in 0.04 s: 5 ms each, of 2 M bytes; the round moves 6 M.
     assert row["bound"] == pytest.approx(0.015)
     assert row["of_bound"] == pytest.approx(2.0)
     held = {bar.what: bar.holds for bar in round_report.bars([row])}
-    assert list(held.values()) == [False, True, False]
-    assert next(iter(held)) == "Round of 4 workers, 64 MB, to intel"
+    assert list(held.values()) == [False, False, True, False]
+    assert list(held)[:2] == [f"Round of 4 workers, 64 MB{what}, to intel" for what in ("", ", with packing")]
 
 
 def test_memory_is_held_against_what_a_further_worker_adds(tmp_path):
