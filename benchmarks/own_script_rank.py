@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mpi4py import MPI
 from torch.nn.parallel import DistributedDataParallel
 
 import hpcps.torch as bps
@@ -80,8 +81,39 @@ def resnet18() -> Exchanges:
     return training(model, torch.randn(BATCH["resnet18"], 3, 32, 32))
 
 
+class Buckets:
+    """Averages the buckets of DistributedDataParallel by Iallreduce of mpi4py, while the backward pass runs.
+
+    PyTorch's wheels have no MPI backend. Without a thread of its own, MPI works on a bucket whenever a later one comes,
+    and on all of them after the last one.
+    """
+
+    def __init__(self) -> None:
+        assert MPI.Query_thread() == MPI.THREAD_MULTIPLE, "the thread of hpcps calls MPI, too"
+        self._comm = MPI.COMM_WORLD.Dup()
+        self._pending: list[tuple[MPI.Request, torch.Tensor, torch.futures.Future[torch.Tensor]]] = []
+
+    def hook(self, state, bucket):  # type: ignore[no-untyped-def]  # torch does not accept annotations that are text
+        """Begin to average a bucket; after the last one, wait for all."""
+        values: torch.Tensor = bucket.buffer().div_(self._comm.size)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        request = self._comm.Iallreduce(MPI.IN_PLACE, values.numpy())
+        self._pending.append((request, values, future))
+        MPI.Request.Testall([request for request, _, _ in self._pending])
+        if bucket.is_last():
+            for request, values, waiting in self._pending:
+                request.Wait()
+                waiting.set_result(values)
+            self._pending = []
+        return future
+
+
 def training(model: torch.nn.Module, x: torch.Tensor) -> Exchanges:
-    """Return a step of a model without an exchange, with those of hpcps, and with DistributedDataParallel and gloo."""
+    """Return a step of a model without an exchange, with those of hpcps, and with DistributedDataParallel.
+
+    DistributedDataParallel averages by gloo, or by MPI. It does not broadcast buffers, such as running means, because
+    the optimizer of hpcps does not.
+    """
     torch.distributed.init_process_group("gloo")
     y = torch.zeros(len(x), dtype=torch.long)
 
@@ -96,14 +128,16 @@ def training(model: torch.nn.Module, x: torch.Tensor) -> Exchanges:
     def sgd(model: torch.nn.Module) -> torch.optim.SGD:
         return torch.optim.SGD(model.parameters(), lr=1e-3)
 
-    none, own, hooked, plain = (copy.deepcopy(model) for _ in range(4))
-    with_hook = DistributedDataParallel(hooked)
+    none, own, hooked, plain, summed = (copy.deepcopy(model) for _ in range(5))
+    with_hook, with_mpi = (DistributedDataParallel(each, broadcast_buffers=False) for each in (hooked, summed))
     with_hook.register_comm_hook(bps.exchange(), bps.hook)
+    with_mpi.register_comm_hook(None, Buckets().hook)
     return {
         "none": step_of(none, sgd(none)),
         "optimizer": step_of(own, bps.DistributedOptimizer(sgd(own), own.named_parameters())),
         "hook": step_of(with_hook, sgd(hooked)),
-        "DDP": step_of(DistributedDataParallel(plain), sgd(plain)),
+        "DDP": step_of(DistributedDataParallel(plain, broadcast_buffers=False), sgd(plain)),
+        "mpi4py": step_of(with_mpi, sgd(summed)),
     }
 
 

@@ -155,7 +155,7 @@ def report(table: Table, findings: Findings, others: float) -> str:
 
 
 def bars(verdicts: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return the bars: the best peer's time, also with packing; at 64 MB half of it and 1.5 times the bound in place."""
+    """Return the bars: the best peer's time, also with packing; in place at 64 MB half of it, 1.5 times the bound."""
     found = []
     for row in verdicts:
         what = f"Round of {row['ranks']} workers, {row['megabytes']} MB"

@@ -3,6 +3,7 @@
 import importlib
 import re
 import socket
+import subprocess
 import sys
 
 import bars
@@ -105,6 +106,42 @@ def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
         "Round of 2 workers, 1 MB, in place, to MPICH Allreduce",
     ]
     assert (tmp_path / "round.png").stat().st_size
+
+
+STEPS = """
+import copy
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from torch.nn.parallel import DistributedDataParallel
+import hpcps.torch as bps
+from own_script_rank import Buckets, training
+
+bps.init()
+model = torch.nn.Sequential(torch.nn.Linear(8, 500), torch.nn.BatchNorm1d(500), torch.nn.Linear(500, 3))
+torch.manual_seed(bps.rank())
+x = torch.randn(4, 8)
+for step in training(model, x).values():
+    step()
+with_gloo, with_mpi = (DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=0.005) for _ in range(2))
+with_mpi.register_comm_hook(None, Buckets().hook)
+found = []
+for each in (with_gloo, with_mpi):
+    for _ in range(2):  # after the first step, there are several buckets
+        each.zero_grad()
+        each(x).square().sum().backward()
+    found.append([parameter.grad.clone() for parameter in each.parameters()])
+assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*found, strict=True))
+print("equal", found[0][0].norm().item() > 0)
+"""
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_the_peers_of_own_scripts_average_what_ddp_does(tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    words = [sys.executable, "-m", "hpcps", "launch", "-n", "2", sys.executable, "steps.py", str(ROOT / "benchmarks")]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.count("equal True") == 2, done.stdout + done.stderr
 
 
 @pytest.mark.usefixtures("starts_processes")
