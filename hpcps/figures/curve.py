@@ -75,6 +75,7 @@ class Curve:
         finished: whether all its runs are done.
         stalled_seeds: the number of stalled seeds: in most rounds the rule accepted no update. The mean includes them.
         left_out: the number of seeds that are not finished, if others are.
+        accepted: percent of the pairs sent since the start that any rule accepted, at the last epoch; None if unknown.
     """
 
     line: str
@@ -89,6 +90,7 @@ class Curve:
     finished: bool
     stalled_seeds: int = 0
     left_out: int = 0
+    accepted: float | None = None
     perplexity: Range | None = None
     link_bytes: Values = field(default_factory=lambda: np.empty(0))
     work_seconds: Values = field(default_factory=lambda: np.empty(0))
@@ -97,6 +99,11 @@ class Curve:
     def share_diverged(self) -> str:
         """The number of diverged seeds, such as `1 of 3`; empty if there is none, or only one seed."""
         return f"{self.diverged_seeds} of {self.seeds}" if self.diverged_seeds and self.seeds > 1 else ""
+
+    @property
+    def unfinished_seeds(self) -> int:
+        """The number of seeds with an evaluation that are not finished."""
+        return self.left_out + (0 if self.finished or self.left_out else self.seeds)
 
     @property
     def share_stalled(self) -> str:
@@ -127,6 +134,7 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
     acceptance = {(among, since): _acceptance(runs, common, among, since) for among in AMONG for since in SINCE}
     # Rates that are unknown at the last evaluation are not shown at all.
     some = scores and all(np.isfinite(acceptance[among, "start"].mean[-1:]).any() for among in AMONG)
+    shares = acceptance["sent", "start"].mean[-1:]
     return Curve(
         line=line,
         epoch=common.to_numpy(np.float64),
@@ -140,6 +148,7 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         finished=bool((rows["status"] == "done").all()),
         stalled_seeds=int((of_runs("stalled")[:, -1:] > 0).sum()) if "stalled" in rows else 0,
         left_out=begun - len(runs),
+        accepted=float(shares[0]) if np.isfinite(shares).any() else None,
         perplexity=Range.of(of_runs("perplexity"))
         if "perplexity" in rows and rows["perplexity"].notna().all()
         else None,

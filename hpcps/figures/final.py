@@ -65,24 +65,25 @@ def cells(figure_data: FigureData, panel: str, line: str) -> tuple[str, str]:
     and its acceptance rate; `–` means that there is no result. `notes` explains the signs.
     """
     found = _find(figure_data, panel, line)
-    return _cell(found, figure_data.seeds_lost(panel, line)), _accepted(found)
+    return _cell(found, figure_data.seeds_lost(panel, line)), _accepted(found) if figure_data.scored else "–"
 
 
 def comma_separated(shown: Sequence[FigureData]) -> str:
     """Return the same numbers as CSV, a row per line and panel; an empty cell means that there is no result.
 
-    `accepted` is the percentage of the (update, block) pairs sent since the start; `diverged` and `stalled` count
-    seeds.
+    `accepted` is the percentage of the (update, block) pairs sent since the start; `diverged`, `stalled` and
+    `unfinished` count seeds, the last one also those that have not started.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ("accuracy", "accuracy_low", "accuracy_high", "seeds", "epoch", "accepted", "diverged", "stalled")
-    writer.writerow(["line", "panel", *names, "variant"])
+    writer.writerow(["line", "panel", *names, "variant", "unfinished"])
     for figure_data in shown:
         for panel in figure_data.panels:
             for line in lines_of(figure_data):
-                cells = _numbers(_find(figure_data, panel, line))
-                writer.writerow([line, plain(panel), *cells, figure_data.variant])
+                found = _find(figure_data, panel, line)
+                unfinished = figure_data.seeds_lost(panel, line) + (found.unfinished_seeds if found else 0)
+                writer.writerow([line, plain(panel), *_numbers(found), figure_data.variant, unfinished])
     return text.getvalue()
 
 
@@ -132,9 +133,7 @@ def _perplexity(curve: Curve | None) -> str:
 
 
 def _accepted(curve: Curve | None) -> str:
-    if curve is None or not curve.epoch.size or not curve.acceptance:
-        return "–"
-    return f"{curve.acceptance['sent', 'start'].mean[-1]:.1f}"
+    return "–" if curve is None or curve.accepted is None else f"{curve.accepted:.1f}"
 
 
 def _numbers(curve: Curve | None) -> list[str]:
@@ -145,7 +144,7 @@ def _numbers(curve: Curve | None) -> list[str]:
         *(f"{value:.6g}" for value in accuracy),
         str(curve.seeds),
         f"{curve.epoch[-1]:g}",
-        f"{curve.acceptance['sent', 'start'].mean[-1]:.6g}" if curve.acceptance else "",
+        "" if curve.accepted is None else f"{curve.accepted:.6g}",
         str(curve.diverged_seeds),
         str(curve.stalled_seeds),
     ]

@@ -47,6 +47,7 @@ def draw_worst(study: Study, options: PlotOptions) -> Figure:
     return draw_heat_map(
         study.figure_data,
         "final accuracy under the worst attack{below}; framed: the best rule"
+        + UNFINISHED * bool(study.incomplete.any())
         + "; ‡: with stalled runs" * bool(study.stalled.any()),
         values,
         attacks,
@@ -63,6 +64,7 @@ def named(word: str, options: PlotOptions) -> str:
 
 
 WORST_CASE = "worst attack"
+UNFINISHED = "; *: some runs have no result yet"
 
 
 def draw_best(study: Study, options: PlotOptions) -> Figure:
@@ -70,13 +72,17 @@ def draw_best(study: Study, options: PlotOptions) -> Figure:
     by_rule = np.concatenate([study.by_attack, study.worst[:, :, None]], axis=2)  # [rules, rows, attacks + 1]
     values = np.asarray(np.ma.masked_invalid(by_rule).max(axis=0).filled(np.nan), np.float64)
     best = np.nan_to_num(by_rule, nan=-1.0).argmax(axis=0)
+    uncertain = np.concatenate([study.uncertain, study.uncertain.any(axis=1, keepdims=True)], axis=1)
     rules = [
-        ["" if np.isnan(value) else named(study.rules[rule], options) for value, rule in zip(*both, strict=True)]
-        for both in zip(values, best, strict=True)
+        [
+            "" if np.isnan(value) else named(study.rules[rule], options) + "*" * bool(some)
+            for value, rule, some in zip(*each, strict=True)
+        ]
+        for each in zip(values, best, uncertain, strict=True)
     ]
     return draw_heat_map(
         study.figure_data,
-        "final accuracy of the best rule{below}",
+        "final accuracy of the best rule{below}" + UNFINISHED * bool(study.uncertain.any()),
         values,
         rules,
         [options.names.get(row, row) for row in study.rows],

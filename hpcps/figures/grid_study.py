@@ -21,6 +21,7 @@ from hpcps.figures.options import PlotOptions, choose, refuse_unknown, with_left
 from hpcps.records.acceptance import STALLED
 from hpcps.records.bypass import COUNTS
 from hpcps.records.bypass import EVENT as BYPASS
+from hpcps.records.table import with_missing
 
 TOLERANCES = frozenset({"f", "trim"})
 """Keys of rules that say how many Byzantine updates they tolerate. Rules that differ only in them are one rule."""
@@ -73,6 +74,11 @@ class Study:
     def incomplete(self) -> NDArray[np.bool_]:
         """Whether runs of a rule in a row have no result, `[rules, rows]`."""
         return np.asarray(np.isnan(self.accuracy).any(axis=(2, 3)), np.bool_)
+
+    @property
+    def uncertain(self) -> NDArray[np.bool_]:
+        """Whether runs of any rule under an attack have no result, `[rows, attacks]`: another rule may be best then."""
+        return np.asarray(np.isnan(self.accuracy).any(axis=(0, 3)), np.bool_)
 
     def worst_attack(self, rule: int, row: int) -> str:
         """Return the attack under which a rule is worst in a row; empty without a result, or with a single attack."""
@@ -132,6 +138,8 @@ def _study(rows: pd.DataFrame, figure_data: FigureData, swept: Sequence[str]) ->
     keys = [key for key in swept if key not in (_RULE, _ATTACK, "seed") and not key.startswith("validation.rule.")]
     evaluations = rows[rows["event"] == "evaluation"]
     last = evaluations.sort_values("epoch").groupby("run_id", observed=True).tail(1)
+    planned = (facts for facts in rows.attrs.get("missing", ()) if facts.get("variant") == figure_data.variant)
+    last = with_missing(last, [facts for facts in planned if not facts.get("outside")])
     last = last.sort_values("point", kind="stable") if "point" in last else last
     settings = pd.DataFrame({"row": _row_names(last, keys), "seed": last["seed"].to_numpy()}, last.index)
     beneath = {key.removeprefix("attack_").removeprefix("attack.") for key in keys if key.startswith("attack")}

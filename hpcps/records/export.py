@@ -16,7 +16,7 @@ import pandas as pd
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import MiB, read_json
 from hpcps.records.files import write_whole, writing
-from hpcps.records.table import numbers
+from hpcps.records.table import numbers, with_missing
 from hpcps.spec.tree import get
 
 STATISTICS: Mapping[str, tuple[str, int]] = {
@@ -37,7 +37,8 @@ STATISTICS: Mapping[str, tuple[str, int]] = {
 
 NOTES = (
     "n: finished runs; mean, std: final test accuracy and its standard deviation (n - 1) over these runs, in percent; "
-    "95 % from .. to: Student's t interval of the mean; diverged, stalled: the number of these runs, which the mean "
+    "95 % from .. to: Student's t interval of the mean, within 0 to 100; unfinished: runs without a final result, also "
+    "those that have not started; diverged, stalled: the number of these runs, which the mean "
     "includes; accepted: of the (update, block) pairs sent; sent, wall time: means until the last evaluation, over all "
     "processes."
 )
@@ -68,8 +69,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     evaluation of each finished run: `n` (the number of runs), `mean`, `std` (with n - 1) and the 95 % interval of
     Student's t, `low` to `high`, of the test accuracy in percent; how many runs `diverged` and `stalled`, which the
     mean includes; `perplexity` (of runs on text), `accepted` (percent of the pairs sent), `bytes` (sent by all
-    processes) and `wall` (seconds) as means; and the number of `unfinished` runs. NaN: not known, such as the interval
-    of one run.
+    processes) and `wall` (seconds) as means; and the number of `unfinished` runs, those that have not started included:
+    a point without any result has a row, too. NaN: not known, such as the interval of one run.
 
     Args:
         frame: the table of `collect`.
@@ -84,6 +85,7 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
     order = [name for name in ("point", "epoch", "time") if name in evaluations]
     last = evaluations.sort_values(order, kind="stable").groupby("run_id", observed=True, sort=False).tail(1)
+    last = with_missing(last, frame.attrs.get("missing", ()))
     keys = [str(key) for key in frame.attrs.get("swept", ()) if key != "seed"]
     keys += [name for name in ("outside", "variant") if name in last and (last[name].astype(str) != "").any()]
     settings = last[keys].astype(object).where(last[keys].notna(), "none") if keys else last[[]]
@@ -104,7 +106,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     accuracy = groups["accuracy"]
     found = pd.DataFrame({"n": accuracy.count(), "mean": accuracy.mean(), "std": accuracy.std(ddof=1)})
     half = t.ppf(0.975, np.maximum(found["n"] - 1, 1)) * found["std"] / np.sqrt(found["n"])
-    found["low"], found["high"] = found["mean"] - half, found["mean"] + half
+    # A share is never below 0 or above 100 %, which the interval of Student's t does not know.
+    found["low"], found["high"] = (found["mean"] - half).clip(lower=0), (found["mean"] + half).clip(upper=100)
     found["diverged"] = groups["diverged"].sum().astype(np.int64)
     found["stalled"] = groups["stalled"].sum().astype(np.int64) if "stalled" in last else np.nan
     if values["perplexity"].notna().any():

@@ -51,6 +51,24 @@ def with_settings(tables: Sequence[pd.DataFrame], settings: Sequence[Mapping[str
     return pd.concat([runs.take(places).reset_index(drop=True), rows], axis="columns")
 
 
+def with_missing(last: pd.DataFrame, missing: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Add to the last evaluations of runs a row for each point of the sweep without one, in the order of the sweep.
+
+    Args:
+        last: a row per run.
+        missing: the settings of points, as in the `attrs` of the table of `collect`.
+    """
+    known = set(last["run_id"].astype(str))
+    left = [facts for facts in missing if str(facts["run_id"]) not in known]
+    if not left:
+        return last
+    others = pd.DataFrame(left).reindex(columns=[*last])
+    others["status"] = others["status"].where(others["status"] != "done", "failed")  # without any evaluation
+    both = pd.concat([last.astype(object), others.astype(object)], ignore_index=True)
+    both = both.sort_values("point", kind="stable") if "point" in both else both
+    return both.assign(**{name: numbers(both, str(name)) for name in last.select_dtypes("number")})
+
+
 def numbers(table: pd.DataFrame, name: str) -> NDArray[np.float64]:
     """Return a column as float64: NaN for what is missing, also for all rows, and for a text."""
     if name not in table:

@@ -10,6 +10,7 @@ from hpcps.figures.drawing import draw_acceptance
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
+from hpcps.records.export import summarize
 
 EPOCHS = 6
 
@@ -41,6 +42,18 @@ def test_rates_are_those_of_all_validators_since_the_start_and_per_epoch(table, 
     np.testing.assert_allclose(zeno.acceptance[among, "evaluation"].mean, epoch)
     (row,) = [line for line in markdown([figure_data]).splitlines() if line.startswith("| zeno")]
     assert (f" {start[-1]:.1f} |" in row) == (among == "sent")
+
+
+def test_one_number_says_what_the_average_accepted(tmp_path):
+    results = tmp_path / "x"
+    invent(results, epochs=EPOCHS, workers=1, rules=("average", "zeno"), attacks=ATTACKS[:1])
+    frame = collect(results).table
+    (figure_data,) = figure_data_of(frame)
+    summary = summarize(frame).set_index("rule")["accepted"]
+    (row,) = [line for line in markdown([figure_data]).splitlines() if line.startswith("| average")]
+    assert f" {summary['average']:.1f} |" in row
+    (line,) = [line for line in comma_separated([figure_data]).splitlines() if line.startswith("average")]
+    assert float(line.split(",")[7]) == pytest.approx(summary["average"], rel=1e-4)
 
 
 def test_an_unknown_rate_is_not_shown(tmp_path):

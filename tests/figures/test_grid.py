@@ -144,6 +144,33 @@ def test_a_cell_with_some_of_its_runs_has_a_mark_and_its_rule_no_score():
     assert texts(dict(draw_grid([study], PlotOptions()))["grid_worst"])[1] == "negative, scale 6*"
 
 
+def test_seeds_that_have_not_begun_count_as_missing():
+    whole = a_table()
+    first = whole.drop_duplicates("run_id")
+    gone = first[(first["seed"] != 1) & first["attack"].str.startswith("alie")]
+    table = whole[~whole["run_id"].isin(gone["run_id"])]
+    table = table[(table["seed"] == 1) | ~table["attack"].str.startswith("alie")].assign()
+    settings = [name for name in first if name not in ("event", "epoch", "accuracy", *COUNTS)]
+    table.attrs |= whole.attrs | {"missing": gone[settings].assign(status="not started", label="x").to_dict("records")}
+    (study,) = studies_of(table)
+    assert study.uncertain.tolist() == [[False, True, False]] * 4
+    figure = dict(draw_grid([study], PlotOptions()))["grid_best"]
+    rules = texts(figure)[1::2]
+    assert [rule.endswith("*") for rule in rules] == [False, True, False, True] * 4, "alie, and the worst attack"
+    assert "*: some runs have no result yet" in " ".join(figure._suptitle.get_text().split())
+
+
+def test_a_point_without_any_result_has_a_place_in_the_study():
+    whole = a_table()
+    gone = whole.drop_duplicates("run_id").query("rule == 'average'")
+    table = whole[whole["rule"] != "average"].assign()
+    settings = [name for name in gone if name not in ("event", "epoch", "accuracy", *COUNTS)]
+    table.attrs |= whole.attrs | {"missing": gone[settings].assign(status="not started", label="x").to_dict("records")}
+    (study,) = studies_of(table)
+    assert study.rules == ("average", "krum")
+    assert np.isnan(study.accuracy[0]).all()
+
+
 def test_a_run_that_has_not_ended_counts_as_missing():
     table = a_table()
     begun = table["run_id"] == table["run_id"].iloc[0]

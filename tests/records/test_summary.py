@@ -42,12 +42,31 @@ def test_the_statistics_are_those_of_the_finished_seeds(frame):
     assert (zeno["n"], zeno["diverged"], zeno["stalled"], zeno["unfinished"]) == (3, 0, 1, 0)
     assert zeno["mean"] == pytest.approx(60.0)
     assert zeno["std"] == pytest.approx(statistics.stdev(percent))
-    half = 4.30265 * statistics.stdev(percent) / 3**0.5  # the 97.5 % quantile of Student's t with 2 degrees of freedom
-    assert (zeno["low"], zeno["high"]) == (pytest.approx(60 - half, abs=1e-3), pytest.approx(60 + half, abs=1e-3))
     assert (zeno["accepted"], zeno["bytes"], zeno["wall"]) == (40.0, 3e6, 10.0)
     median = summary.loc["median", "none"]
     assert (median["n"], median["unfinished"], median["mean"]) == (2, 1, pytest.approx(72.5))
+    half = 12.7062 * statistics.stdev([70, 75]) / 2**0.5  # the 97.5 % quantile of Student's t with 1 degree of freedom
+    assert median["low"] == pytest.approx(72.5 - half, abs=1e-3)
     assert summary.loc["zeno", "a_b 50%"][["std", "low", "high"]].isna().all()
+
+
+def test_points_without_any_result_have_rows_and_count_as_unfinished(frame):
+    facts = {"variant": "", "outside": "", "status": "not started", "attack": "none"}
+    frame.attrs["missing"] = [
+        facts | {"run_id": f"m{n}", "point": 50 + n, "rule": rule, "seed": n}
+        for n, rule in enumerate(("zeno", "zeno", "krum"))
+    ]
+    summary = summarize(frame).set_index(["rule", "attack"])
+    assert [*summary.index] == [*ACCURACIES, ("krum", "none")]
+    assert [*summary["unfinished"]] == [2, 0, 1, 1]
+    assert [*summary["n"]] == [3, 1, 2, 0]
+    assert "| krum | none | 0 | – |" in as_markdown(summary.reset_index())
+
+
+def test_an_interval_of_accuracies_ends_at_0_and_100(frame):
+    summary = summarize(frame).set_index(["rule", "attack"])
+    assert summary.loc["median", "none"][["low", "high"]].tolist() == pytest.approx([40.7, 100.0], abs=0.1)
+    assert summary.loc["zeno", "none"][["low", "high"]].tolist() == [0.0, 100.0]
 
 
 def test_tables_of_earlier_versions_do_not_say_which_runs_stalled(frame):
