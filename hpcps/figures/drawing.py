@@ -145,7 +145,7 @@ def _handles(page: Page) -> list[Artist]:
     data = page.data
     references = [curve.line for curve in data.references]
     handles = page.line_handles([*(data.lines if data.line_key else ()), *references])
-    drawn = {page.name(curve.line) for curve in data.curves}
+    drawn = {page.entry(curve.line) for curve in data.curves}
     for handle in handles:
         if handle.get_label() not in drawn:
             handle.set_label(f"{handle.get_label()} (no result yet)")
@@ -171,7 +171,9 @@ def x_axis(figure_data: FigureData, against: Against) -> XAxis:
 
 
 def _clock(figure_data: FigureData) -> str:
-    return "simulated time" if figure_data.simulated else "wall time"
+    if figure_data.simulated:
+        return "simulated time"
+    return "wall time of one process" if figure_data.in_one_process else "wall time"
 
 
 def _limit_axes(axes: Axes, *, whole: bool, percent: bool = True) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcps.errors import RunError
 from hpcps.figures.curve import AppliedUpdates, ClassAccuracy, Curve, Values
-from hpcps.figures.labels import SEPARATOR
+from hpcps.figures.labels import SEPARATOR, without_tolerances
 
 REDUCED_BY = {
     "model.name": "model",
@@ -32,6 +32,7 @@ ONE_AT_A_TIME = "one key at a time"
 
 
 _SIMULATED = "simulated time"
+_ONE_PROCESS = "all roles in one process"
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,31 @@ class FigureData:
         return _SIMULATED in self.facts
 
     @property
+    def in_one_process(self) -> bool:
+        """Whether the roles take turns in one process, so that times are those of all roles together."""
+        return _ONE_PROCESS in self.facts
+
+    @property
     def palette(self) -> tuple[str, ...]:
         """The lines that have a style: a line keeps its style if it is drawn without others."""
         return self.all_lines or self.lines
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The name of the rule of each line.
+
+        Lines that differ only in the number of updates that the rule tolerates, such as `krum f 1` and `krum f 3`, are
+        one rule, if no panel has two of them. Every other line is a rule of its own.
+        """
+        alike: dict[str, list[str]] = {}
+        for line in self.palette if self.line_key == "rule" else ():
+            alike.setdefault(without_tolerances(line), []).append(line)
+        shown = [{curve.line for curve in curves} for curves in self.panels.values()]
+        names = {line: line for line in self.palette}
+        for name, group in alike.items():
+            if len(group) > 1 and all(len(lines.intersection(group)) < 2 for lines in shown):
+                names |= dict.fromkeys(group, name)
+        return names
 
     @property
     def remark(self) -> str:
@@ -195,6 +218,8 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
     ]
     if "simulation" in rows and any(text(kind) != "none" for kind in values("simulation")):
         facts.append(_SIMULATED)
+    elif any(turns == 1 for column in known("one_process") for turns in values(column)):
+        facts.append(_ONE_PROCESS)
     if "searched" in rows:
         keys = [text(value) for value in values("searched") if text(value) not in ("none", "nan")]
         facts += [f"{'/'.join(keys)} chosen by a search"] if keys else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +57,11 @@ def figure_data_of(
     candidates = [key for key in swept if key == "rule"] + [key for key in swept if key != "attack"] + swept
     line_key = candidates[0] if candidates else ""
     panel_keys = tuple(
-        key for key in swept if key != line_key and not (merge_tied and _tied(key, line_key, inside, lost))
+        key
+        for key in swept
+        if key != line_key
+        and not (merge_tied and _tied(key, line_key, inside, lost))
+        and not _stated(key, swept, inside, lost)
     )
     result = []
     for variant, part in _groups(inside, ("variant",)):
@@ -194,6 +198,15 @@ def _tied(key: str, line_key: str, *tables: pd.DataFrame) -> bool:
     pairs = {pair for rows in tables for pair in zip(_words(rows, (key,)), _words(rows, (line_key,)), strict=True)}
     values, lines = ({pair[place] for pair in pairs} for place in (0, 1))
     return len(values) > 1 and len(pairs) == len(lines)
+
+
+def _stated(key: str, swept: Sequence[str], *tables: pd.DataFrame) -> bool:
+    """Tell whether the value of another swept key states this one: `negative rate 0.1` states `attack_rate`."""
+    whole = next((other for other in swept if key.startswith((f"{other}_", f"{other}."))), None)
+    if whole is None:
+        return False
+    pairs = {pair for rows in tables for pair in zip(_words(rows, (whole,)), _words(rows, (key,)), strict=True)}
+    return len({value for value, _ in pairs}) == len(pairs)
 
 
 def _words(rows: pd.DataFrame, keys: tuple[str, ...]) -> list[str]:

@@ -16,15 +16,12 @@ from hpcps.figures.curve import Range, Values
 from hpcps.figures.figure_data import FigureData, text
 from hpcps.figures.final import described_table
 from hpcps.figures.from_table import figure_data_of
-from hpcps.figures.labels import SEPARATOR, of_key, of_value, short_names
+from hpcps.figures.labels import SEPARATOR, TOLERANCES, of_key, of_value, short_names
 from hpcps.figures.options import PlotOptions, choose, refuse_unknown, with_left_out
 from hpcps.records.acceptance import STALLED
 from hpcps.records.bypass import COUNTS
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.table import with_missing
-
-TOLERANCES = frozenset({"f", "trim"})
-"""Keys of rules that say how many Byzantine updates they tolerate. Rules that differ only in them are one rule."""
 
 _RULE, _ATTACK = "rule", "attack"
 

@@ -67,6 +67,16 @@ def _plain(text: str) -> str:
     return text.replace("_", " ")
 
 
+TOLERANCES = frozenset({"f", "trim"})
+"""Keys of rules that say how many Byzantine updates they tolerate. Rules that differ only in them are one rule."""
+
+
+def without_tolerances(text: str) -> str:
+    """Return the text of a rule, its pre-aggregators first, without `TOLERANCES`: `nnm + krum per block`."""
+    kind, pairs = parse(text)
+    return " ".join([kind, *(_words(pair) for pair in pairs if pair[0].rpartition(".")[2] not in TOLERANCES)])
+
+
 _LONGEST = 60
 
 

@@ -53,6 +53,22 @@ _ROWS, _ROW = 3, 0.17
 """Rows of a legend for which a page has room, and the inches of a further row."""
 
 
+_HATCHES = ("", "////", "....", "xxxx", "++++")
+
+
+def line_looks(data: FigureData) -> dict[str, Look]:
+    """Return the style of each line and reference of some figure data: lines of one rule have the same."""
+    rules = data.rules
+    first = {rule: line for line, rule in reversed(rules.items())}
+    found = looks([*dict.fromkeys(first[rule] for rule in rules.values())], [curve.line for curve in data.references])
+    return {**{line: found[first[rule]] for line, rule in rules.items()}, **found}
+
+
+def _of_patch(bar: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the style of bars as that of a patch of the legend, of which `color` would also be the edge."""
+    return {("facecolor" if name == "color" else name): value for name, value in bar.items()}
+
+
 class Page:
     """A figure of an experiment: a heading that describes the runs, a grid of panels, and a legend.
 
@@ -76,8 +92,7 @@ class Page:
             lines: the lines that have a style; by default those of the data.
         """
         self.data, self.options = data, options or PlotOptions()
-        references = [curve.line for curve in data.references] if lines is None else ()
-        self.looks = looks(data.palette if lines is None else lines, references)
+        self.looks = line_looks(data) if lines is None else looks(lines)
 
     def panel(self, title: str, *, width: float, height: float) -> Axes:
         """Make the figure with a single panel, whose title is that of the heading; return its axes.
@@ -174,13 +189,29 @@ class Page:
 
     def line_handles(self, lines: Sequence[str]) -> list[Artist]:
         """Return the legend's handles of some lines."""
-        names = {line: self.name(line) for line in lines}
-        return [Line2D([], [], label=name, **self.looks[line].options) for line, name in names.items()]
+        names = {self.entry(line): line for line in reversed(lines)}  # one entry for a rule, where it is first
+        ordered = sorted(names.items(), key=lambda item: lines.index(item[1]))
+        return [Line2D([], [], label=name, **self.looks[line].options) for name, line in ordered]
+
+    def entry(self, line: str) -> str:
+        """Return the name of a line in the legend, which lines of the same rule share."""
+        rule = self.data.rules.get(line, line)
+        return self.name(line) if rule == line or line in self.options.names else rule.replace("_", " ")
+
+    def bar(self, line: str) -> dict[str, Any]:
+        """Return the style of the bars of a line: its colour, and a hatch if an earlier line has the same colour."""
+        color, earlier = self.looks[line].color, []
+        for other, look in self.looks.items():
+            if other == line:
+                break
+            earlier += [other] if look.color == color and look is not self.looks[line] else []
+        hatch = _HATCHES[len(earlier) % len(_HATCHES)]
+        return {"color": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
 
     def bar_handles(self, lines: Sequence[str], band: str = "") -> list[Artist]:
         """Return the legend's handles of the bars of some lines, and of the band of their seeds if it is described."""
         handles: list[Artist] = [
-            Patch(color=self.looks[line].color, linewidth=0, label=self.name(line)) for line in dict.fromkeys(lines)
+            Patch(**_of_patch(self.bar(line)), label=self.name(line)) for line in dict.fromkeys(lines)
         ]
         if band:
             handles.append(Line2D([], [], color="#555555", linestyle="none", marker="|", markersize=9, label=band))
@@ -215,7 +246,7 @@ class Page:
 
     def draw_bars(self, axes: Axes, line: str, x: Values, values: Range, width: float) -> Values:
         """Draw bars of the means of several seeds, with the bands; return the upper ends, `[bars]`."""
-        axes.bar(x, values.mean, width, color=self.looks[line].color, label=line)
+        axes.bar(x, values.mean, width, **self.bar(line), label=line)
         low, high = self.options.band_limits(values)
         if not np.any(low != high):
             return values.mean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -9,6 +10,8 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.colors import hsv_to_rgb, to_hex
+
+from hpcps.figures.labels import parse
 
 # Colours of Okabe and Ito (https://jfly.uni-koeln.de/color/), ordered so that neighbours differ in lightness too.
 _BLACK, _ORANGE, _BLUE, _VERMILION = "#000000", "#E69F00", "#0072B2", "#D55E00"
@@ -99,7 +102,10 @@ def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Loo
     No two lines have the same colour and marker, so that they differ where the markers hide the dashes. Numbers of both
     signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
     """
-    own = _by_sign([line for line in lines if line not in _KNOWN]) | _KNOWN
+    kinds = Counter(parse(line)[0] for line in lines)
+    # `trimmed_mean f 0.1` looks as the rule does elsewhere, if no other line is of this rule.
+    alone = {line: _KNOWN[kind] for line in lines if kinds[kind := parse(line)[0]] == 1 and kind in _KNOWN}
+    own = _by_sign([line for line in lines if line not in _KNOWN]) | alone | _KNOWN
     grey = dict(zip(references, _references(), strict=False))
     given: dict[str, Look] = {}
     taken = {(look.color, look.marker) for look in grey.values()}

@@ -198,7 +198,7 @@ def _draw_curves(cost: TargetCost, options: PlotOptions) -> Figure:
 
 @mpl.rc_context(RC)
 def _draw_bytes(cost: TargetCost, options: PlotOptions) -> Figure:
-    """Draw a bar for each line, which is named beside it, because some colours occur twice."""
+    """Draw a point for each line, with the band of its seeds; a bar has no length on a logarithmic axis."""
     page, places = Page(cost.data, options), {line: place for place, line in enumerate(_lines(cost))}
     title, label = "bytes to the target", f"sent by all processes (MB)\nuntil {cost.words}"
     grid = page.panels(title, [*map(page.title, cost.panels)], x=label, y=[""], height=0.5 + 0.2 * len(places))
@@ -217,17 +217,16 @@ def _draw_bytes(cost: TargetCost, options: PlotOptions) -> Figure:
             values = Range.of(one.sent[:, None] / _MEGABYTE)
             low, high = options.band_limits(values)
             mean = values.mean
-            axes.barh(place, mean, 0.8, color=page.looks[one.curve.line].color, label=one.curve.line)
+            look = page.looks[one.curve.line]
             if np.any(low != high):
-                axes.errorbar(
-                    mean, [place], xerr=[mean - low, high - mean], fmt="none", ecolor="#555555", elinewidth=0.8
-                )
+                axes.plot([low[0], high[0]], [place, place], color=look.color, linewidth=2.5, alpha=0.4)
+            axes.plot(mean, [place], look.marker or "o", color=look.color, markersize=6, label=one.curve.line)
             words = f"{mean[0]:.{3 + (mean[0] >= 1000)}g}{'*' * bool(one.share)}"
             end = (max(high[0], mean[0]), place)
             axes.annotate(words, end, (3, 0), textcoords="offset points", va="center", fontsize=7)
     ranges = [axes.get_xlim() for (axes,) in grid]
     for (axes,), (left, right) in zip(grid, ranges, strict=True):
-        if left > right / 10:  # bars of a smaller range would look like multiples of each other
+        if left > right / 10:  # points of a smaller range would look like multiples of each other
             axes.set_xlim(left=right / 10)
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     return page.figure

@@ -25,6 +25,7 @@ from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, is_in, with_tot
 from hpcps.records.variants import heading_settings, in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.label import SEPARATOR
+from hpcps.spec.transport import runs_in_process
 from hpcps.spec.tree import get
 
 EVENTS = (
@@ -207,6 +208,7 @@ def _run_columns(
         column["outside"] = outside(spec, product)
         column["variant"] = variant
         column["settings"] = SEPARATOR.join(settings)
+        column["one_process"] = runs_in_process(get(spec.get("run") or {}, ("transport", "kind")))
         if chosen := get(dict(spec), ("search", "values")):
             column["searched"] = ", ".join(chosen)
         if holdout := get(spec.get("run") or {}, ("data", "holdout")):

@@ -66,7 +66,7 @@ def with_missing(last: pd.DataFrame, missing: Sequence[Mapping[str, Any]]) -> pd
     others["status"] = others["status"].where(others["status"] != "done", "failed")  # without any evaluation
     both = pd.concat([last.astype(object), others.astype(object)], ignore_index=True)
     both = both.sort_values("point", kind="stable") if "point" in both else both
-    return both.assign(**{name: numbers(both, str(name)) for name in last.select_dtypes("number")})
+    return both.assign(**{str(name): numbers(both, str(name)) for name in last.select_dtypes("number")})
 
 
 def numbers(table: pd.DataFrame, name: str) -> NDArray[np.float64]:

@@ -8,6 +8,8 @@ from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
+from hpcps.figures.drawing import draw_accuracy
+from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.traffic import RATES, draw_traffic, times_fewer, traffic_of, traffic_table
 from hpcps.records.collect import collect
@@ -96,7 +98,10 @@ def test_one_test_image_changes_the_bytes_by_its_share_of_the_slope(table):
 
 def test_bytes_are_compared_with_the_run_of_the_same_seed(table):
     fast, slow = [0.90, 0.90, 0.90], [0.30, 0.30, 0.90]
-    changed, sent = accuracies(table, {("none", 1): fast, ("int8", 1): fast, ("none", 2): slow, ("int8", 2): slow})
+    changed, sent = accuracies(
+        table,
+        {("none", 1): fast, ("int8 direction both", 1): fast, ("none", 2): slow, ("int8 direction both", 2): slow},
+    )
     changed = changed.sample(frac=1, random_state=1)
     changed.attrs.update(table.attrs)
     (traffic,) = traffic_of(changed, PlotOptions(target=60))
@@ -107,6 +112,12 @@ def test_bytes_are_compared_with_the_run_of_the_same_seed(table):
     assert f"{ratios.mean():.3g} [{ratios.min():.3g}–{ratios.max():.3g}]" in traffic_table(traffic)
 
 
+def test_the_time_of_one_process_is_marked(table):
+    (data,) = figure_data_of(table)
+    assert "all roles in one process" in data.facts
+    assert draw_accuracy(data, "wall_time").axes[0].get_xlabel() == "wall time of one process (s)"
+
+
 def test_the_usual_target_is_where_curves_are_steep(table):
     (traffic,) = traffic_of(table, PlotOptions())
     best = max(one.curve.accuracy.mean[-1] for one in traffic.panels[""])
@@ -114,10 +125,10 @@ def test_the_usual_target_is_where_curves_are_steep(table):
     assert 5 <= best - traffic.target < 10
     assert f"until {traffic.target:g} % accuracy" in traffic_table(traffic)
     figures = dict(draw_traffic([traffic], PlotOptions()))
-    bars = figures["bytes_to_target"].axes[0]
-    assert [patch.get_width() for patch in bars.patches] == pytest.approx(
-        [np.nanmean(one.sent) / 1e6 for one in traffic.panels[""]]
-    )
+    axes = figures["bytes_to_target"].axes[0]
+    assert not axes.patches, "a bar has no length on a logarithmic axis"
+    points = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
+    assert points == pytest.approx([np.nanmean(one.sent) / 1e6 for one in traffic.panels[""]])
     times = figures["modelled_time"].axes[0].lines
     assert all(np.all(np.diff(line.get_ydata()) < 0) for line in times)
     assert figures["accuracy_by_bytes_log"].axes[0].get_xscale() == "log"

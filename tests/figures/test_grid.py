@@ -1,5 +1,7 @@
 """The figures of a study: heat maps, a ranking, and what entered the model, against the table that they come from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,10 +9,13 @@ from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
+from hpcps.figures.drawing import draw_accuracy
+from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.grid_figures import draw_grid
 from hpcps.figures.grid_study import selected, studies_of, study_tables
 from hpcps.figures.labels import of_value, parse, short_names
 from hpcps.figures.options import PlotOptions
+from hpcps.figures.page import Page
 from hpcps.records.bypass import COUNTS
 
 RULES = {0.1: ("average", "krum f 0.1"), 0.3: ("average", "krum f 0.3")}
@@ -158,6 +163,28 @@ def test_seeds_that_have_not_begun_count_as_missing():
     rules = texts(figure)[1::2]
     assert [rule.endswith("*") for rule in rules] == [False, True, False, True] * 4, "alie, and the worst attack"
     assert "*: some runs have no result yet" in " ".join(figure._suptitle.get_text().split())
+
+
+def test_a_rule_has_one_style_and_one_entry_also_where_its_f_varies():
+    (data,) = figure_data_of(a_table())
+    assert data.lines == ("average", "krum f 0.1", "krum f 0.3")
+    figure = draw_accuracy(data)
+    styles = {line.get_label(): (line.get_color(), line.get_marker()) for axes in figure.axes for line in axes.lines}
+    assert styles["krum f 0.1"] == styles["krum f 0.3"] != styles["average"]
+    assert [text.get_text() for text in figure.legends[0].texts][:2] == ["average", "krum"]
+
+
+def test_a_title_says_a_rate_once():
+    (data,) = figure_data_of(a_table())
+    assert data.panel_keys == ("data.split", "attack")
+    titles = [" ".join(axes.get_title().split()) for axes in draw_accuracy(data).axes]
+    assert titles[0] == "split: iid · attack: negative, scale 6, rate 0.1, by worker"
+
+
+def test_bars_of_one_colour_have_different_hatches():
+    data = replace(figure_data_of(a_table())[0], line_key="", lines=tuple(f"rule_{n}" for n in range(12)))
+    bars = [tuple(Page(data).bar(line)[name] for name in ("color", "hatch")) for line in data.lines]
+    assert len({*bars}) == 12
 
 
 def test_a_point_without_any_result_has_a_place_in_the_study():

@@ -19,7 +19,7 @@ from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import cells, lines_of, notes, plain
 from hpcps.figures.grid_study import study_rows
 from hpcps.figures.labels import of_key, of_panel
-from hpcps.figures.page import Page
+from hpcps.figures.page import Page, line_looks
 from hpcps.figures.report.content import ReportContent
 from hpcps.figures.style import Look, looks
 from hpcps.records.acceptance import MEANING, STALLED
@@ -142,7 +142,7 @@ def title_of(figure_data: FigureData, panel: str) -> str:
 
 def styles_of(figure_data: FigureData) -> dict[str, Style]:
     """Return the style of each line and reference."""
-    found = looks(figure_data.palette or [""], [curve.line for curve in figure_data.references])
+    found = line_looks(figure_data) if figure_data.palette else looks([""])
     return {line: _style(look) for line, look in found.items()}
 
 
