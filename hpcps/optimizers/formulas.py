@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from hpcps.optimizers.base import Mode, ServerOptimizer
-from hpcps.registry.config import LARGEST_FACTOR, MOST
+from hpcps.registry.config import LARGEST_RATE, MOST
 
-_LR = Field(1.0, gt=0, le=LARGEST_FACTOR, description="Learning rate of the server.")
+_LR = Field(1.0, gt=0, le=LARGEST_RATE, description="Learning rate of the server.")
 _MOMENTUM = Field(0.9, ge=0, lt=1, description="Momentum of the server.")
 
 
@@ -56,7 +56,7 @@ class ServerNesterov(ServerOptimizer):
     """
 
     kind: Literal["nesterov"] = "nesterov"
-    lr: float = Field(0.7, gt=0, le=LARGEST_FACTOR, description="Learning rate of the server.")
+    lr: float = Field(0.7, gt=0, le=LARGEST_RATE, description="Learning rate of the server.")
     momentum: float = _MOMENTUM
 
     def initial(self) -> Mapping[str, float]:
@@ -79,7 +79,7 @@ class DelayedNesterov(ServerOptimizer):
 
     kind: Literal["delayed_nesterov"] = "delayed_nesterov"
     modes: ClassVar[tuple[Mode, ...]] = ("async",)
-    lr: float = Field(0.7, gt=0, le=LARGEST_FACTOR, description="Learning rate of the server.")
+    lr: float = Field(0.7, gt=0, le=LARGEST_RATE, description="Learning rate of the server.")
     momentum: float = _MOMENTUM
     every: int = Field(4, ge=1, le=MOST, description="Updates between two changes of the momentum, N.")
 
@@ -111,7 +111,7 @@ _BETA2 = Field(0.99, ge=0, lt=1, description="Decay rate of the second moment, �
 class AdaptiveOptimizer(ServerOptimizer):
     """A server optimizer that divides the momentum by the root of a second moment."""
 
-    lr: float = Field(0.01, gt=0, le=LARGEST_FACTOR, description="Learning rate of the server, γ.")
+    lr: float = Field(0.01, gt=0, le=LARGEST_RATE, description="Learning rate of the server, γ.")
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay rate of the momentum, β₁.")
     tau: float = Field(0.001, gt=0, le=1, description="Degree of adaptivity, τ; the second moment begins at τ².")
 

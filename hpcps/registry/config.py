@@ -13,6 +13,9 @@ MOST = 1_000_000
 LARGEST_FACTOR = 1e100
 """The largest factor: its square fits float64, and it far exceeds the largest float32."""
 
+LARGEST_RATE, SMALLEST_RATE = 3.4e38, 1.2e-38
+"""The largest rate that float32 holds, and the smallest that does not lose digits: models and updates are float32."""
+
 MOST_ROLES = 65_536
 """The largest number of processes of a role, of hosts or of cores."""
 

@@ -10,7 +10,7 @@ from hpcps.spec import presets
 from hpcps.spec.mistakes import Change, Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem
-from hpcps.spec.sweep import Assignment, Axis, Inclusion, expand, read_exclude, read_include, read_sweep
+from hpcps.spec.sweep import Assignment, Axis, Inclusion, Points, expand, read_exclude, read_include, read_sweep
 from hpcps.spec.tree import Tree, put
 
 MOST_POINTS = 100_000
@@ -66,11 +66,14 @@ def drafts_of(tables: Tree, over: Sequence[Override], mistakes: Mistakes) -> lis
         if over:
             axes, _ = read_sweep(swept)
             whole = [_draft(tables, made, made) for made in expand(axes)] if _count(axes) <= MOST_POINTS else []
-        trees = [draft.tree for draft in whole]
+        points = Points([draft.tree for draft in whole])
         for exclusion in exclusions if whole else ():
-            if not any(map(exclusion.fits, trees)):
-                mistakes.add(exclusion.idle(trees))
-        product = [draft for draft in product if not any(exclusion.fits(draft.tree) for exclusion in exclusions)]
+            if not points.excluded(exclusion):
+                mistakes.add(points.idle(exclusion))
+        if over:
+            points = Points([draft.tree for draft in product])
+        excluded = frozenset[int]().union(*map(points.excluded, exclusions))
+        product = [draft for number, draft in enumerate(product) if number not in excluded]
     # The values of an [[include]] define its point, so they override --set.
     included = [_draft(tables, each.made, (*over, *each.made), each) for each in inclusions]
     if not product and not included:

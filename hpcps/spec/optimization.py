@@ -8,7 +8,7 @@ from pydantic import Field
 
 from hpcps.optimizers import NoOptimizer, ServerOptimizer
 from hpcps.registry import OneOf
-from hpcps.registry.config import LARGEST_FACTOR, MOST, Config
+from hpcps.registry.config import LARGEST_RATE, MOST, Config
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
@@ -21,7 +21,7 @@ class Optimizer(Config):
         "nag",
         description="sgd (momentum), nag (Nesterov), adam, or adamw (adam with decoupled weight decay).",
     )
-    lr: float = Field(0.1, gt=0, le=LARGEST_FACTOR, description="Learning rate before any decay.")
+    lr: float = Field(0.1, gt=0, le=LARGEST_RATE, description="Learning rate before any decay.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd and nag.")
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field(
         (0.9, 0.999), description="Decay rates of adam and adamw."
@@ -29,10 +29,19 @@ class Optimizer(Config):
     weight_decay: float = Field(
         0.0,
         ge=0,
-        le=LARGEST_FACTOR,
+        le=LARGEST_RATE,
         description="Weight decay, on every tensor: L2 in the gradient; with adamw each step multiplies the weights by "
         "1 - learning rate * weight_decay.",
     )
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest factor of a step, of which no schedule has multiplied the rate.
+
+        The first step of adam divides the rate by 1 - betas[0]; each of adamw multiplies the weights by the decay.
+        """
+        rate = self.lr / (1 - self.betas[0]) if self.adaptive else self.lr
+        return max(rate, self.lr * self.weight_decay if self.name == "adamw" else 0.0)
 
     @property
     def adaptive(self) -> bool:

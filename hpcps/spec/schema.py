@@ -16,7 +16,7 @@ from hpcps.models import Model
 from hpcps.optimizers import ServerOptimizer, ServerSgd
 from hpcps.policies import Policy
 from hpcps.registry import Config, OneOf
-from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, NAME, WEEK
+from hpcps.registry.config import LARGEST_RATE, MOST, MOST_ROLES, NAME, WEEK
 from hpcps.rules import Average
 from hpcps.rules.asynchronous import AsyncRule
 from hpcps.rules.base import Rule
@@ -110,7 +110,7 @@ class Train(Config):
     global_lr: float = Field(
         1.0,
         gt=0,
-        le=LARGEST_FACTOR,
+        le=LARGEST_RATE,
         description="Synchronous: the model changes by this factor times the combined update of a round.",
     )
     optimizer: Optimizer = Optimizer()

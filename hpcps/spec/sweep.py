@@ -185,19 +185,85 @@ class Exclusion:
     place: Path
     conditions: tuple[Assignment, ...]
 
-    def fits(self, tree: Tree) -> bool:
-        """Tell whether it excludes a point."""
-        return all(_holds(value_of(tree, condition.key), condition.value) for condition in self.conditions)
 
-    def idle(self, trees: Sequence[Tree]) -> Problem:
+_SHOWN = 10
+"""The values of a key that a message lists."""
+
+
+class Points:
+    """The points of a sweep, which tells which of them exclusions exclude.
+
+    A file may have thousands of both, so the points with each value of a key are found once.
+    """
+
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        """Take the trees of the points."""
+        self._trees = trees
+        self._columns: dict[KeyPath, _Column] = {}
+
+    def excluded(self, exclusion: Exclusion) -> frozenset[int]:
+        """Return the numbers of the points that an exclusion excludes."""
+        first, *others = (self._column(each.key).matching(each.value) for each in exclusion.conditions)
+        return first.intersection(*others)
+
+    def idle(self, exclusion: Exclusion) -> Problem:
         """Return the problem that no point matches, with a condition that no point satisfies if there is one."""
-        for condition in self.conditions:
-            values = [value_of(tree, condition.key) for tree in trees]
-            if not any(_holds(value, condition.value) for value in values):
-                there = ", ".join(dict.fromkeys(quote(value) for value in values if value is not None)) or "not set"
-                what = f"no point of the sweep has {dotted(condition.key)} = {quote(condition.value)}: it is {there}"
-                return Problem(condition.place, what)
-        return Problem(self.place, "no point of the sweep has all of these values: correct or remove the table")
+        for condition in exclusion.conditions:
+            column = self._column(condition.key)
+            if not column.matching(condition.value):
+                what = f"no point of the sweep has {dotted(condition.key)} = {quote(condition.value)}: it is "
+                return Problem(condition.place, what + column.shown())
+        return Problem(exclusion.place, "no point of the sweep has all of these values: correct or remove the table")
+
+    def _column(self, key: KeyPath) -> _Column:
+        if key not in self._columns:
+            self._columns[key] = _Column([value_of(tree, key) for tree in self._trees])
+        return self._columns[key]
+
+
+class _Column:
+    """The values of a key, one for each point."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+        self._of: dict[Any, list[int]] = {}
+        self._matching: dict[Any, frozenset[int]] = {}
+        self._others: list[int] = []  # those that only `matches` can compare
+        for number, value in enumerate(values):
+            kind = kind_of(value) if isinstance(value, dict) else value
+            if _is_plain(kind):
+                self._of.setdefault((isinstance(kind, bool), kind), []).append(number)
+            if not _is_plain(value):
+                self._others.append(number)
+
+    def matching(self, wanted: Any) -> frozenset[int]:
+        """Return the numbers of the points whose value matches; a list contains alternatives."""
+        if not _is_plain(wanted):
+            return self._compared(wanted)
+        plain = isinstance(wanted, bool), wanted
+        if plain not in self._matching:
+            self._matching[plain] = self._compared(wanted)
+        return self._matching[plain]
+
+    def _compared(self, wanted: Any) -> frozenset[int]:
+        choices = [wanted, *(wanted if isinstance(wanted, list) else ())]
+        found: set[int] = set()
+        for choice in choices:
+            if _is_plain(choice):
+                found.update(self._of.get((isinstance(choice, bool), choice), ()))
+            else:
+                found.update(number for number in self._others if matches(self._values[number], choice))
+        return frozenset(number for number in found if any(matches(self._values[number], each) for each in choices))
+
+    def shown(self) -> str:
+        """Return the values, for a message."""
+        different = list(dict.fromkeys(quote(value) for value in self._values if value is not None))
+        more = f", … ({len(different):,} values)" if len(different) > _SHOWN else ""
+        return f"{', '.join(different[:_SHOWN])}{more}" or "not set"
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def read_exclude(tables: object) -> tuple[list[Exclusion], list[Problem]]:
@@ -241,9 +307,3 @@ def value_of(tree: Tree, path: Sequence[str]) -> Any:
             return inside
         table = of_kind
     return get(tree, path)
-
-
-def _holds(value: Any, wanted: Any) -> bool:
-    if matches(value, wanted):
-        return True
-    return isinstance(wanted, list) and any(matches(value, choice) for choice in wanted)

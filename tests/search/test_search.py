@@ -170,8 +170,8 @@ def test_set_and_include_end_the_search_of_a_key(write: Write) -> None:
 MISTAKES_OF_RUNS = [
     "data.holdout: 16 training samples in 3 shards leave 5 in each, fewer than a batch of 8: use smaller batches, "
     "fewer shards or more samples, or hold out fewer",
-    "train.optimizer.lr: expects a number > 0 and ≤ 1e+100 (default 0.1), got -0.1",
-    'train.optimizer.lr: expects a number > 0 and ≤ 1e+100 (default 0.1), got "x"',
+    "train.optimizer.lr: expects a number > 0 and ≤ 3.4e+38 (default 0.1), got -0.1",
+    'train.optimizer.lr: expects a number > 0 and ≤ 3.4e+38 (default 0.1), got "x"',
 ]
 
 

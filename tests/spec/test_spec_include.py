@@ -1,5 +1,6 @@
 """`[[exclude]]` and `[[include]]`: which points they take away and add, and what they may not say."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,20 @@ def test_a_label_is_one_points_unless_only_the_seed_differs(tmp_path: Path) -> N
     file.write_text(base + points + '[[include]]\n"train.epochs" = 3\nlabel = "x"\n')
     with pytest.raises(SpecError, match=r'"x" is already the label of another point'):
         load_experiment(file)
+
+
+def test_as_many_exclusions_as_points_take_a_moment(write: Write) -> None:
+    """The time of a quadratic search grows beyond every limit."""
+    count = 2000
+    seeds = ", ".join(map(str, range(count)))
+    tables = "".join(f"[[exclude]]\nseed = {seed}\n'attack.kind' = 'none'\n" for seed in range(1, count))
+    began = time.process_time()
+    (point,) = load_experiment(write(f"[[sweep]]\nseed = [{seeds}]\n{tables}")).points
+    assert point.run.seed == 0
+    assert time.process_time() - began < 15
+
+
+def test_a_long_list_of_values_is_shortened_in_a_message(write: Write) -> None:
+    seeds = list(range(12))
+    with pytest.raises(SpecError, match=r"has seed = 99: it is 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … \(12 values\)"):
+        load_experiment(write(f"[[sweep]]\nseed = {seeds}\n[[exclude]]\nseed = 99\n"))

@@ -63,7 +63,29 @@ RULES = [f'"{name}"' for name in sorted(active().of("rules"))]
         ("[train.optimizer]\nbetas = [0.1, 1]", "12: train.optimizer.betas[1]: expects a number ≥ 0 and < 1, got 1"),
         (
             "[train.optimizer]\nlr = inf",
-            "12: train.optimizer.lr: expects a number > 0 and ≤ 1e+100 (default 0.1), got inf",
+            "12: train.optimizer.lr: expects a number > 0 and ≤ 3.4e+38 (default 0.1), got inf",
+        ),
+        (
+            "[train.optimizer]\nweight_decay = 1e100",
+            "12: train.optimizer.weight_decay: expects a number from 0 to 3.4e+38 (default 0.0), got 1e+100",
+        ),
+        (
+            "[train.optimizer]\nname = 'adam'\nlr = 1e38",
+            "13: train.optimizer.lr: 1e+38 is too large for adam with its betas: a step has a factor of 1e+39, and "
+            "float32 numbers end at 3.4e+38",
+        ),
+        (
+            "[train.optimizer]\nname = 'adamw'\nlr = 1e30\nweight_decay = 1e9",
+            "13: train.optimizer.lr: 1e+30 is too large for adamw with its weight_decay: a step has a factor of "
+            "1e+39, and float32 numbers end at 3.4e+38",
+        ),
+        (
+            "[server.optimizer]\nkind = 'adam'\nlr = 1e-50",
+            "13: server.optimizer.lr: 1e-50 is too small for float32 numbers, which begin at 1.2e-38",
+        ),
+        (
+            "[[sweep]]\n'train.optimizer.lr' = [0.1, 1e39]",
+            "12: train.optimizer.lr: expects a number > 0 and ≤ 3.4e+38 (default 0.1), got 1e+39",
         ),
         (
             "[train.lr_decay]\nepochs = [\n1,\n-1]",

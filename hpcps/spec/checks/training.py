@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hpcps.data.base import Facts
 from hpcps.registry import active
+from hpcps.registry.config import LARGEST_RATE, SMALLEST_RATE
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import DATA, VALIDATORS, WORKERS, Problem, quote
 from hpcps.spec.schema import Run
@@ -21,6 +22,27 @@ def _decays_in_order(run: Run) -> Iterator[Problem]:
     for path, epochs in lists.items():
         if any(later <= earlier for earlier, later in pairwise(epochs)):
             yield Problem(path, f"{quote(epochs)} must increase: list each epoch once, in order")
+
+
+def _rates_are_float32_numbers(run: Run) -> Iterator[Problem]:
+    """The bounds of the keys are the largest float32 numbers; here are products of several keys, and the smallest."""
+    optimizer, server = run.train.optimizer, run.server.optimizer
+    if optimizer.largest_rate > LARGEST_RATE:
+        adaptive = optimizer.lr / (1 - optimizer.betas[0]) > LARGEST_RATE
+        others = "betas" if adaptive else "weight_decay"
+        message = (
+            f"{optimizer.lr:g} is too large for {optimizer.name} with its {others}: a step has a factor of "
+            f"{optimizer.largest_rate:.2g}, and float32 numbers end at {LARGEST_RATE:g}"
+        )
+        yield Problem(("train", "optimizer", "lr"), message, (("train", "optimizer", others),))
+    rates = {
+        ("train", "optimizer", "lr"): optimizer.lr,
+        ("train", "global_lr"): run.train.global_lr,
+        ("server", "optimizer", "lr"): getattr(server, "lr", 1.0),
+    }
+    for path, rate in rates.items():
+        if isinstance(rate, float) and 0 < rate < SMALLEST_RATE:
+            yield Problem(path, f"{rate:g} is too small for float32 numbers, which begin at {SMALLEST_RATE:g}")
 
 
 def _shards_for_all(run: Run) -> Iterator[Problem]:
@@ -210,6 +232,7 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
 
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _decays_in_order,
+    _rates_are_float32_numbers,
     _shards_for_all,
     _shards_fill_a_batch,
     _holdout_has_samples,
