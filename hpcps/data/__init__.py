@@ -8,6 +8,7 @@
 - `sets/`: the data sets
 - `shards`: the training samples of each worker
 - `splits`: how the training samples are divided
+- `statistics`: the mean and the standard deviation of the training samples
 """
 
 from hpcps.data.base import Data, Facts

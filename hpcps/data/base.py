@@ -32,8 +32,9 @@ class Facts:
         test: the number of test samples.
         levels: the byte value that means 1.0, such as white; samples of bytes are divided by it.
         mean: the mean of each channel (index of the first dimension), or one for all; it is subtracted after the
-            division.
-        std: the standard deviation of each channel, or one for all; it is the last divisor.
+            division. None: 0, or without a std that of the training samples in use.
+        std: the standard deviation of each channel, or one for all; it is the last divisor. None: 1, or without a mean
+            that of the training samples in use (see `hpcps.data.statistics`).
         augment: whether training samples are images that may be cropped and flipped; a mirrored digit is invalid.
         targets: the number of labels of one sample: 1, or for example one for each character of a text.
         groups: the number of labels that `Part.labels()` states, one for each sample, by which splits assign samples to
@@ -45,11 +46,16 @@ class Facts:
     train: int
     test: int
     levels: int = 255
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     augment: bool = False
     targets: int = 1
     groups: int | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether mean and std are those of the training samples: neither is given, and samples are no sequences."""
+        return self.mean is None and self.std is None and self.targets == 1
 
     @property
     def split_classes(self) -> int:
@@ -66,7 +72,8 @@ class Facts:
         if not isinstance(self.shape, tuple) or not self.shape or not all(map(_is_count, self.shape)):
             return [*found, f"shape is {self.shape!r}: it must be a tuple of whole numbers ≥ 1, such as (20,)"]
         for name, least in (("mean", -math.inf), ("std", 0)):
-            value = getattr(self, name)
+            if (value := getattr(self, name)) is None:
+                continue
             numbers = isinstance(value, tuple) and all(
                 isinstance(each, int | float) and least < each < math.inf for each in value
             )
@@ -131,7 +138,9 @@ class Data(Config, ABC):
         "true.",
     )
     normalise: bool = Field(
-        True, description="Whether the mean of each channel is subtracted and its standard deviation divides the rest."
+        True,
+        description="Whether the mean of each channel is subtracted and its standard deviation divides the rest; those "
+        "of an own data set are computed from the training samples, unless its facts state them.",
     )
     resize: PositiveInt | None = Field(
         None,

@@ -52,10 +52,10 @@ class Normaliser:
         """Take the facts about the samples as the network gets them.
 
         Args:
-            facts: their shape, levels, mean and std.
+            facts: their shape, levels, mean (default: 0) and std (default: 1).
             resize: the height and width to which images are resized; None: they stay as they are.
         """
-        mean, std = np.array(facts.mean), np.array(facts.std)
+        mean, std = np.array(facts.mean or (0.0,)), np.array(facts.std or (1.0,))
         # One mean and one std for all, or one for each index of a sample's first dimension.
         shape = (-1, *(1 for _ in facts.shape[1:]))
         self._scale = (1 / (facts.levels * std)).astype(np.float32).reshape(shape)

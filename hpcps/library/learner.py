@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class Learner:
         shards: int = 1,
         seed: int = 1,
         train: Mapping[str, Any] | None = None,
+        plugins: Sequence[str | Path] = (),
     ) -> None:
         """Build the model with its initial weights, and load the shard.
 
@@ -51,6 +53,7 @@ class Learner:
             shard: the shard to train on, from 0.
             shards: how many equal shards the training set has; learners of the same seed have disjoint shards.
             seed: the seed of weights, shards and batches; learners of the same seed begin with the same weights.
+            plugins: files that define the model or the data set, such as `["my_model.py"]`, as in an experiment file.
             train: more keys of `[train]`, such as `{"device": "cpu"}`.
 
         Raises:
@@ -59,6 +62,7 @@ class Learner:
         """
         described: dict[str, Any] = {
             "name": "learner",
+            "plugins": [str(file) for file in plugins],
             "seed": seed,
             "topology": {"servers": 1, "validators": 0, "workers": shards},
             "transport": {"kind": "inproc"},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from inspect import isabstract
 from traceback import walk_tb
-from typing import Literal, cast, get_origin
+from typing import Literal, cast, get_args, get_origin
 
 from pydantic import PydanticUserError
 
@@ -115,6 +115,12 @@ def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
     if field is None or get_origin(field.annotation) is not Literal or not isinstance(field.default, str):
         name = component.__name__.lower()
         found.append(f'it does not declare its name: add the line `{kind.tag}: Literal["{name}"] = "{name}"`')
+    elif field.default not in (names := get_args(field.annotation)):
+        name = names[0]
+        found.append(
+            f'its {kind.tag} is Literal["{name}"], and the default is "{field.default}": the default must be the name: '
+            f'`{kind.tag}: Literal["{name}"] = "{name}"`'
+        )
     if not (component.__dict__.get("__doc__") or "").strip():
         found.append("it has no docstring; the docstring becomes its page in the reference")
     own = set(component.model_fields) - set(kind.base_class().model_fields) - {kind.tag}
@@ -123,8 +129,12 @@ def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
             f"it has keys ({', '.join(sorted(own))}), but no table of the experiment file sets them: use ClassVar"
         )
     for name in sorted(own):
-        if not component.model_fields[name].description:
+        key = component.model_fields[name]
+        if not key.description:
             found.append(f'its key {name} has no description: `{name}: … = Field(…, description="…")`')
+        values = get_args(key.annotation) if get_origin(key.annotation) is Literal else ()
+        if values and not key.is_required() and key.get_default(call_default_factory=True) not in values:
+            found.append(f"the default of its key {name} is {key.default!r}: it must be one of {_listed(values)}")
     return found + component.faults()
 
 

@@ -163,6 +163,11 @@ def _quorum_checkpoints(run: Run) -> bool:
     return run.has_quorum
 
 
+def _measured_statistics(run: Run) -> bool:
+    """Samples whose facts state no mean and std are normalised with those of the training samples."""
+    return run.data.normalise and run.data.facts.measured
+
+
 REVISIONS: Mapping[str, Callable[[Run], bool]] = {
     "first-step": _first_step,
     "held-out-shard": _held_out_shard,
@@ -171,6 +176,7 @@ REVISIONS: Mapping[str, Callable[[Run], bool]] = {
     "powersgd-sums": _powersgd_sums,
     "quorum-checkpoints": _quorum_checkpoints,
     "geometric-median": _geometric_median,
+    "measured-statistics": _measured_statistics,
 }
 """The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import MiB, parse_toml, printable, read_text
@@ -21,7 +21,7 @@ from hpcps.spec.locate import locate
 from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Candidate, Override, last_of_each, parse_override, selected, shortened
 from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registry_of, used
-from hpcps.spec.problems import Problem
+from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup, load_groups, with_chosen
 from hpcps.spec.sweep import KeyPath
@@ -210,7 +210,7 @@ def load_experiment(
     mistakes.stop()
     names = _labels(drafts, runs, shared)
     points = tuple(
-        _point(index, run, names[index], drafts[index], shared, Mistakes(path, lines))
+        _point(index, run, names[index], drafts[index], shared, Mistakes(path, lines), tables)
         for index, run in enumerate(runs)
         if run is not None and index not in wrong
     )
@@ -268,13 +268,34 @@ def peek(path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, bool]:
     return str(tables.get("name", path.stem)), bool(plugins_named(tables, over))
 
 
-def _point(index: int, run: Run, label: str, draft: Draft, shared: Shared, odd: Mistakes) -> Point:
+def _point(
+    index: int, run: Run, label: str, draft: Draft, shared: Shared, odd: Mistakes, base: Tree | None = None
+) -> Point:
     entries = used(run)
     swept = {".".join(change.key): change.value for change in draft.made}
-    for problem in cautions(run):
+    for problem in (*cautions(run), *_replaced(run, draft, base or {})):
         odd.add(problem, draft.changes)
     facts = components_of(entries), plugins_of(entries)
     return Point(index, run, run_id(run, shared), label, swept, *facts, odd.messages())
+
+
+def _replaced(run: Run, draft: Draft, base: Tree) -> Iterator[Problem]:
+    """Yield a caution for each table of a sweep that drops keys of the base's table, which it could have, too."""
+    for made in draft.made:
+        whole = get(base, made.key)
+        if not isinstance(whole, dict) or not isinstance(made.value, dict):
+            continue
+        component = reduce(lambda table, name: getattr(table, name, None), made.key, cast(object, run))
+        fields = type(component).model_fields if isinstance(component, Config) else {}
+        lost = [name for name in whole if name in fields and name not in (*made.value, "kind", "name")]
+        if lost:
+            said = ", ".join(f"{name} = {quote(whole[name])}" for name in lost)
+            key = dotted(made.key)
+            message = (
+                f"replaces the whole table [{key}] of the file, so its {said} {'does' if len(lost) == 1 else 'do'} not "
+                f"hold here: repeat {'it' if len(lost) == 1 else 'them'} in this table, or sweep single keys of {key}"
+            )
+            yield Problem(made.place, message)
 
 
 def _plain(value: object, shared: Shared) -> object:

@@ -11,6 +11,7 @@ from hpcps import seeds
 from hpcps.data.batches import BatchStream, Normaliser
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, held_out_samples, shard_of, shard_size
+from hpcps.data.statistics import normalised_facts
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import TestSet
@@ -43,7 +44,8 @@ def build_trainer(run: Run, role: str, index: int) -> Trainer:
     batch, size = run.batch_size(role, index), shard_size(data, run.largest_batch)
     shards = all_shards(data, size, run.seed, train.labels, held_out=run.holds_out, least=run.largest_batch)
     shard = train.read(shards[shard_of(data, role, index)])
-    normalise = Normaliser(data.input_facts, data.resize)
+    facts = normalised_facts(data, train)
+    normalise = Normaliser(facts, data.resize)
     stream = BatchStream(
         shard,
         batch,
@@ -54,7 +56,7 @@ def build_trainer(run: Run, role: str, index: int) -> Trainer:
     )
     return trainer_of(run.model.backend, run.train.threads)(
         run.model,
-        data.input_facts,
+        facts,
         schedule_of(run, role, index),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),

@@ -1,11 +1,15 @@
 """One worker in a notebook cell."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from small import small
 
 import hpcps
 from hpcps.training.build import build_trainer
+
+PLUGINS = Path(__file__).parents[2] / "examples" / "plugins"
 
 
 def test_it_learns():
@@ -18,6 +22,13 @@ def test_it_learns():
     assert learner.train().steps == learner.steps_per_epoch
     assert learner.evaluate().accuracy > max(before, 0.8)
     assert learner.train(1).loss < progress.loss
+
+
+def test_it_takes_a_model_and_data_of_plugins():
+    files = [PLUGINS / "my_model.py", PLUGINS / "my_data.py"]
+    learner = hpcps.Learner("my_model", {"name": "my_data", "noise": 0.5}, plugins=files, shards=2)
+    learner.train()
+    assert learner.evaluate().accuracy > 0.8
 
 
 def test_updates_of_workers_for_a_rule():

@@ -72,6 +72,14 @@ BROKEN = {
         HEAD + BODY.replace('    kind: Literal["mine"] = "mine"\n', ""),
         'mine.py:4: Mine is not a usable rule: it does not declare its name: add the line `kind: Literal["mine"]',
     ),
+    "default of the kind": (
+        HEAD + BODY.replace('= "mine"', '= "min"'),
+        'mine.py:4: Mine is not a usable rule: its kind is Literal["mine"], and the default is "min": the default must',
+    ),
+    "default of a key": (
+        HEAD + BODY.replace("    def", '    way: Literal["a", "b"] = Field("c", description="Way.")\n    def'),
+        "mine.py:4: Mine is not a usable rule: the default of its key way is 'c': it must be one of \"a\", \"b\"",
+    ),
     "description": (
         HEAD + BODY.replace("    def", "    radius: float = 1.0\n    def"),
         "mine.py:4: Mine is not a usable rule: its key radius has no description",

@@ -204,3 +204,27 @@ def test_set_makes_a_large_sweep_small_also_where_points_are_excluded(write: Cal
     with pytest.raises(SpecError, match="it makes more than 100,000 points"):
         load_experiment(write(sweeps + excluded))
     assert len(load_experiment(write(sweeps.replace("[0,", "[1000,") + excluded), ["data.limit=800"]).points) == 399
+
+
+BASE = """
+name = "x"
+topology.workers = 4
+model.name = "cnn"
+train.epochs = 1
+[data]
+name = "digits"
+split = { kind = "dirichlet", alpha = 0.5 }
+[[sweep]]
+"""
+
+
+def test_a_swept_table_that_drops_keys_of_the_base_is_a_caution(write: Callable[..., Path]) -> None:
+    def cautions(values: str) -> list[int]:
+        points = load_experiment(write("", f"{BASE}data = {values}")).points
+        said = [[text for text in point.cautions if "replaces the whole table" in text] for point in points]
+        dropped = 'its split = { kind = "dirichlet", alpha = 0.5 } does not hold here'
+        assert all(dropped in text for texts in said for text in texts)
+        return [len(texts) for texts in said]
+
+    assert cautions('[{ name = "digits" }, { name = "synthetic" }]') == [1, 1]
+    assert cautions('[{ name = "digits", split = "iid" }, { name = "synthetic", split = "by_class" }]') == [0, 0]

@@ -37,7 +37,7 @@ def digits_file() -> Path:
 class Digits(Data):
     """The 1,797 handwritten digits of scikit-learn, 8x8, grey (Alpaydin and Kaynak, 1998)."""
 
-    facts: ClassVar[Facts] = Facts(shape=(1, 8, 8), train=1_437, test=360, levels=16)
+    facts: ClassVar[Facts] = Facts(shape=(1, 8, 8), train=1_437, test=360, levels=16, mean=(0.0,))
 
     name: Literal["digits"] = "digits"
 

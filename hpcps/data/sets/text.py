@@ -101,6 +101,7 @@ class TextData(Data):
             train=train,
             test=test,
             levels=1,
+            mean=(0.0,),
             targets=self.length,
             groups=PASSAGES,
         )

@@ -214,7 +214,8 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
         if key in table.model_fields_set and not table.model_fields_set & {"epochs", "validator_epochs"}:
             message = "has an effect only with epochs: set them, or leave it out"
             yield Problem((*path, key), message, ((*path, "epochs"),))
-    if not data.normalise and set(data.facts.mean) == {0} and set(data.facts.std) == {1}:
+    mean, std = data.facts.mean or (0.0,), data.facts.std or (1.0,)
+    if not data.normalise and not data.facts.measured and set(mean) == {0} and set(std) == {1}:
         message = f"has no effect: the samples of {data.name} are not normalised anyway: leave it out"
         yield Problem(("data", "normalise"), message, (DATA,))
     if "alpha" in data.model_fields_set and data.split.kind != "dirichlet":
