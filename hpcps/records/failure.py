@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import InputError, text_of
-from hpcps.inputs import finite, read_json
+from hpcps.inputs import finite, printable, read_json
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def failures_of(folder: Path) -> tuple[Failure, ...]:
 
 
 def _failure(report: Mapping[str, Any]) -> Failure:
-    text = {key: str(report.get(key) or "") for key in ("role", "host", "phase", "error")}
+    text = {key: printable(str(report.get(key) or "")) for key in ("role", "host", "phase")}
+    # Its lines are kept.
+    text["error"] = "\n".join(map(printable, str(report.get("error") or "").splitlines()))
     round = report.get("round")
     return Failure(
         time=finite(report.get("time")),

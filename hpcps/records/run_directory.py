@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.errors import InputError, RunError, message_of, trace_of
-from hpcps.inputs import finite, read_json, read_text, regular, whole_number
+from hpcps.inputs import finite, printable, read_json, read_text, regular, whole_number
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.failure import Failure, failure_reports, failures_of, read_object
 from hpcps.records.files import RECORDS, write_whole
@@ -174,11 +174,11 @@ class RunDirectory:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The argument of `create`; empty if the file is missing or damaged."""
+        """The argument of `create`, with a label that can be printed; empty if the file is missing or damaged."""
         spec = read_object(self.path / SPEC)
-        return (
-            spec if all(spec.get(name) is None or isinstance(spec[name], kind) for name, kind in _SPEC.items()) else {}
-        )
+        if not all(spec.get(name) is None or isinstance(spec[name], kind) for name, kind in _SPEC.items()):
+            return {}
+        return {**spec, "label": printable(spec["label"])} if spec.get("label") else spec
 
     @property
     def provenance(self) -> dict[str, Any]:

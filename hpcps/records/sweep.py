@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import HpcpsError, InputError
-from hpcps.inputs import read_json, regular
+from hpcps.inputs import printable, read_json, regular
 from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import load_points
 from hpcps.records.run_directory import SPEC, RunDirectory
@@ -113,7 +113,10 @@ def read_sweep(path: Path) -> tuple[Path, tuple[str, ...], Points] | None:
                 isinstance(override, str) for override in overrides
             ):
                 points: Any = [_whole(difference, sweep.get("common")) for difference in differences]
-                return (Path(file), tuple(overrides), points) if all(map(_is_point, points)) else None
+                if not all(map(_is_point, points)):
+                    return None
+                points = [{**point, "label": printable(point["label"])} for point in points]
+                return Path(file), tuple(overrides), points
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpcps.inputs import printable
 from hpcps.spec.identity import affects_results, revisions
 from hpcps.spec.label import Defaults, default_of, labels
 from hpcps.spec.schema import Run
@@ -32,7 +33,8 @@ def in_words(specs: Sequence[Mapping[str, Any]], key: str) -> list[object]:
         return [v if isinstance(v, (int, float)) else word for v, word in zip(values, words, strict=True)]
     # Figures would name the values of booleans 0 and 1.
     values = [str(value).lower() if isinstance(value, bool) else value for value in values]
-    return [value if value is None or isinstance(value, (int, float, str)) else _text(value) for value in values]
+    plain = [value if value is None or isinstance(value, (int, float, str)) else _text(value) for value in values]
+    return [printable(value) if isinstance(value, str) else value for value in plain]
 
 
 def heading_settings(specs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

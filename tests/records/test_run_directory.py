@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
@@ -257,3 +258,25 @@ print(R(Path({str(directory.path)!r})).claim() is None)"
     assert refused() == "True"
     claim.close()
     assert refused() == "False"
+
+
+def test_texts_of_foreign_records_can_be_printed(tmp_path, capsys):
+    """They may come from anywhere: ESC and U+202E control a terminal, and a line break fakes a line."""
+    hostile = "a\n\x1b[31mb\u202ec"
+    (folder := tmp_path / "x" / "runs" / "abcd").mkdir(parents=True)
+    run = {"name": "x", "model": {"name": hostile}}
+    spec = {"run_id": "abcd", "label": hostile, "index": 0, "swept": {"model.name": hostile}, "run": run}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    for name in ("failure", "records"):
+        (folder / name).mkdir()
+    start = {"event": "start", "run": "abcd", "role": "worker", "index": 0, "host": "n", "time": 0.0, "attempt": 1}
+    (folder / "records" / "worker-0.jsonl").write_text(json.dumps(start) + "\n{damaged\n")
+    failure = {"time": 1.0, "role": "worker", "index": 0, "host": hostile, "phase": hostile, "error": hostile}
+    (folder / "failure" / "worker-0.json").write_text(json.dumps(failure))
+    assert RunDirectory(folder).spec["label"] == r"a \x1b[31mb\u202ec"
+    assert RunDirectory(folder).failures[0].error == "a\n\\x1b[31mb\\u202ec"
+    for command in ("status", "collect"):
+        main([command, "x", "--results", str(tmp_path)])
+        said = "".join(capsys.readouterr())
+        assert r"\x1b[31mb\u202ec" in said
+        assert all(character.isprintable() for line in said.split("\n") for character in line)
