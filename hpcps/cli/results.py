@@ -132,17 +132,46 @@ def register_export(commands: argparse._SubParsersAction[argparse.ArgumentParser
         default=[],
         help="rows of the summary with these values in a column, such as rule=zeno,median; several narrow each other",
     )
+    parser.add_argument(
+        "--pivot",
+        metavar="COLUMN",
+        help="with latex or markdown: write pivot.tex or pivot.md instead, with a column for each value of COLUMN, "
+        "such as attack, cells of mean ± std, and the best rule of each column in bold",
+    )
+    parser.add_argument(
+        "--style",
+        type=Path,
+        metavar="FILE",
+        help="with latex or markdown: the file of `hpcps plot --style`, of which the names are used",
+    )
     add_results_argument(parser)
     parser.set_defaults(handler=export)
 
 
 def export(args: argparse.Namespace) -> int:
     """Write the files, and print their names."""
+    from hpcps.figures.options import read_options
     from hpcps.records.collect import table_of
-    from hpcps.records.export import chosen, summarize, write_csv, write_summary, write_tensorboard
+    from hpcps.records.export import (
+        chosen,
+        pivoted,
+        renamed,
+        summarize,
+        write_csv,
+        write_pivot,
+        write_summary,
+        write_tensorboard,
+    )
 
     if args.to == "tensorboard" and (args.columns or args.rows):
         raise RunError("--columns and --rows choose from the summary, which --to tensorboard does not write")
+    if args.to not in ("latex", "markdown") and (args.pivot or args.style):
+        raise RunError(f"--pivot and --style are for the tables of a paper, with --to latex or markdown, not {args.to}")
+    if args.pivot and args.columns:
+        raise RunError(
+            "--columns chooses columns of the summary, and --pivot writes another table: leave one of them out"
+        )
+    names = read_options(args.style).names if args.style else {}
     place = locate(args.experiment, args.results)
     folder = args.output or place.own / "export" / args.to
     print(f"from {place.source}")
@@ -152,7 +181,9 @@ def export(args: argparse.Namespace) -> int:
         print(f"wrote {count} run{'s' * (count != 1)} to {folder}: `tensorboard --logdir {folder}` shows them")
         return 0
     columns = args.columns.split(",") if args.columns else ()
-    print(f"wrote {write_summary(chosen(summarize(frame), columns, args.rows), folder, args.to)}")
+    summary = renamed(chosen(summarize(frame), columns, args.rows), names)
+    written = write_pivot(pivoted(summary, args.pivot), folder, args.to) if args.pivot else None
+    print(f"wrote {written or write_summary(summary, folder, args.to)}")
     for file in write_csv(frame, folder) if args.to == "csv" else ():
         print(f"wrote {file}")
     return 0

@@ -14,13 +14,16 @@ from matplotlib.ticker import MaxNLocator
 from hpcps.figures.curve import Range, Values
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.grid_study import Study, mark, selected
-from hpcps.figures.labels import of_value, suffixes
+from hpcps.figures.labels import SEPARATOR, of_value, suffixes
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import RC, Page, markers, wrapped
 
 
 def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of each figure of each variant: heat maps, a ranking, and bypass statistics.
+
+    The heat map of rules by attacks is a figure for each row, with the number of the row in its name if there are
+    several.
 
     Raises:
         RunError: there is no rule or attack that the options choose.
@@ -32,6 +35,9 @@ def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[
         if len(study.rules) > 1:
             yield f"grid_best{suffix}", draw_best(study, options)
             yield f"grid_ranking{suffix}", draw_ranking(study, options)
+        for row in range(len(study.rows)) if len(study.attacks) > 1 else ():
+            number = f"-{row + 1}" if len(study.rows) > 1 else ""
+            yield f"grid_attacks{number}{suffix}", draw_attacks(study, row, options)
         if bypass := draw_entered(study, options):
             yield f"grid_bypass{suffix}", bypass
 
@@ -56,6 +62,39 @@ def draw_worst(study: Study, options: PlotOptions) -> Figure:
         options,
         framed=best,
     )
+
+
+def draw_attacks(study: Study, row: int, options: PlotOptions) -> Figure:
+    """Draw the accuracy of each rule under each attack in one row of the study: a row per rule, a column per attack.
+
+    The best rule under each attack is framed; with several seeds, the sample standard deviation is below the mean.
+    """
+    values, seeds = study.by_attack[:, row], study.accuracy[:, row]
+    several = seeds.shape[-1] > 1
+    remarks = [[_deviation(each) for each in line] for line in seeds]
+    best = [(int(np.nanargmax(column)), at) for at, column in enumerate(values.T) if not np.isnan(column).all()]
+    setting = options.names.get(study.rows[row], study.rows[row])
+    return draw_heat_map(
+        study.figure_data,
+        "final accuracy"
+        + f" with {setting.replace(SEPARATOR, ', ')}" * bool(setting)
+        + "{below}; framed: the best rule"
+        + UNFINISHED * bool(study.incomplete[:, row].any()),
+        values,
+        remarks,
+        [named(rule, options) for rule in study.rules],
+        [named(attack, options) for attack in study.attacks],
+        options,
+        framed=best,
+        meaning=", with the standard deviation of the seeds below it" if several else "",
+    )
+
+
+def _deviation(seeds: Values) -> str:
+    """Return the deviation of the seeds that have a result, and an asterisk if others do not."""
+    known = seeds[np.isfinite(seeds)]
+    words = f"± {known.std(ddof=1):.1f}" if len(known) > 1 else ""
+    return words + "*" * (0 < len(known) < len(seeds))
 
 
 def named(word: str, options: PlotOptions) -> str:
@@ -155,6 +194,7 @@ def draw_heat_map(
     options: PlotOptions,
     *,
     framed: Sequence[tuple[int, int]] = (),
+    meaning: str = ", which is below it",
 ) -> Figure:
     """Draw percentages as a heat map.
 
@@ -167,6 +207,7 @@ def draw_heat_map(
         columns: the names of the columns.
         options: the size, and whether there is a heading.
         framed: the cells with a frame, as row and column.
+        meaning: what `{below}` stands for.
     """
     widest = max((len(word) for line in remarks for word in line), default=0)
     room = _LETTER * max(map(len, rows), default=0)
@@ -185,7 +226,7 @@ def draw_heat_map(
     lines = max((row.count("\n") + 1 for row in rows), default=1)
     height = max(0.42, 0.14 * lines) * len(rows) + 0.3 + _LETTER * (0.6 if slanted else 1.1) * max(map(len, columns))
     with mpl.rc_context({**RC, "axes.grid": False}):
-        axes = page.panel(title.format(below=", which is below it" * remarked), width=width, height=height)
+        axes = page.panel(title.format(below=meaning * remarked), width=width, height=height)
         image = axes.imshow(
             values, cmap=mpl.colormaps[_COLORS].with_extremes(bad="#eeeeee"), vmin=0, vmax=100, aspect="auto"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -158,11 +159,15 @@ def as_latex(summary: pd.DataFrame) -> str:
     """Return a summary as a LaTeX `tabular` with the rules of the package booktabs; notes are comments above it."""
     head, *rows = [[cell.translate(_ESCAPES) for cell in line] for line in _texts(summary)]
     kinds = "".join("r" if name in STATISTICS else "l" for name in summary)
+    return _tabular(NOTES, kinds, head, rows)
+
+
+def _tabular(notes: str, kinds: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"    {' & '.join(line)} \\\\" for line in rows]
     return "\n".join(
         [
             "% \\usepackage{booktabs}",
-            *(f"% {line}" for line in NOTES.split("; ")),
+            *(f"% {line}" for line in notes.split("; ")),
             f"\\begin{{tabular}}{{{kinds}}}",
             "    \\toprule",
             f"    {' & '.join(head)} \\\\",
@@ -173,6 +178,121 @@ def as_latex(summary: pd.DataFrame) -> str:
             "",
         ]
     )
+
+
+def renamed(summary: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return a summary with other names in the columns of settings; `names` are by the value in the file."""
+    settings = [name for name in summary if name not in STATISTICS]
+    cells = {str(name): [names.get(text, text) for text in summary[name].map(_cell)] for name in settings}
+    return summary.assign(**cells)
+
+
+@dataclass(frozen=True)
+class Pivot:
+    """A table of `mean ± std` for a paper.
+
+    Attributes:
+        settings: the columns that distinguish rows.
+        columns: the values of the pivoted column.
+        rows: for each row its settings, and a cell for each column: its text, and whether it is the best.
+    """
+
+    settings: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[tuple[str, bool], ...]], ...]
+
+
+PIVOT_NOTES = (
+    "cells: mean of the final test accuracy in percent ± its standard deviation (n - 1) over the seeds; bold: the "
+    "highest mean of its column{among}; *: some runs are unfinished"
+)
+
+
+def pivoted(summary: pd.DataFrame, column: str) -> Pivot:
+    """Return a table with a column for each value of one column of a summary, such as `attack`.
+
+    Args:
+        summary: what `summarize` returned.
+        column: the column of settings that is pivoted.
+
+    Raises:
+        RunError: there is no such column of settings, or `renamed` gave the same name to settings of one cell.
+    """
+    settings = [str(name) for name in summary if name not in STATISTICS]
+    _known("column of settings", column, settings)
+    others = [name for name in settings if name != column]
+    texts = {name: [*map(_cell, summary[name])] for name in settings}
+    columns = tuple(dict.fromkeys(texts[column]))
+    keys = [*zip(*(texts[name] for name in others), strict=True)] if others else [()] * len(summary)
+    at = {(key, value): place for place, (key, value) in enumerate(zip(keys, texts[column], strict=True))}
+    if len(at) < len(summary):
+        raise RunError("several points have the same cell: give them different names, or choose some with --rows")
+    # Rules compete with each other, under the same other settings.
+    rule = others.index("rule") if "rule" in others else None
+    groups = {key: key if rule is None else (*key[:rule], *key[rule + 1 :]) for key in keys}
+    groups = dict.fromkeys(keys, ()) if rule is None else groups
+    best: dict[tuple[tuple[str, ...], str], str] = {}
+    for (key, value), place in at.items():
+        mean, name = summary["mean"].iloc[place], (groups[key], value)
+        if not np.isnan(mean) and (name not in best or mean > float(best[name])):
+            best[name] = repr(float(mean))
+    rows = []
+    for key in dict.fromkeys(keys):
+        cells = []
+        for value in columns:
+            point = summary.iloc[at[key, value]] if (key, value) in at else None
+            top = best.get((groups[key], value))
+            cells.append((_mean_and_deviation(point), point is not None and repr(float(point["mean"])) == top))
+        rows.append((key, tuple(cells)))
+    return Pivot(tuple(others), columns, tuple(rows))
+
+
+def _mean_and_deviation(point: pd.Series[Any] | None) -> str:
+    if point is None or not point["n"]:
+        return "–"
+    deviation = "" if pd.isna(point["std"]) else f" ± {point['std']:.1f}"
+    return f"{point['mean']:.1f}{deviation}" + "*" * bool(point["unfinished"])
+
+
+def pivot_as_markdown(pivot: Pivot) -> str:
+    """Return a pivot as a Markdown table, with notes below it."""
+    head = [*pivot.settings, *pivot.columns]
+    lines = [head, ["---"] * len(pivot.settings) + ["---:"] * len(pivot.columns)]
+    lines += [[*key, *(f"**{text}**" if best else text for text, best in cells)] for key, cells in pivot.rows]
+    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"{table}\n\n{_pivot_notes(pivot)}\n"
+
+
+def pivot_as_latex(pivot: Pivot) -> str:
+    """Return a pivot as a LaTeX `tabular` with the rules of the package booktabs; notes are comments above it."""
+    head = [*pivot.settings, *pivot.columns]
+    rows = []
+    for key, cells in pivot.rows:
+        escaped = [text.translate(_ESCAPES).replace("±", r"$\pm$") for text, _ in cells]
+        bold = [rf"\textbf{{{text}}}" if best else text for text, (_, best) in zip(escaped, cells, strict=True)]
+        rows.append([*(name.translate(_ESCAPES) for name in key), *bold])
+    kinds = "l" * len(pivot.settings) + "r" * len(pivot.columns)
+    return _tabular(_pivot_notes(pivot), kinds, [name.translate(_ESCAPES) for name in head], rows)
+
+
+def _pivot_notes(pivot: Pivot) -> str:
+    others = [name for name in pivot.settings if name != "rule"]
+    among = f" among rows of the same {', '.join(others)}" if others and "rule" in pivot.settings else ""
+    return PIVOT_NOTES.format(among=among)
+
+
+def write_pivot(pivot: Pivot, folder: Path, form: str) -> Path:
+    """Write a pivot as `markdown` or `latex`; return the file.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    ending, written = {"markdown": ("md", pivot_as_markdown), "latex": ("tex", pivot_as_latex)}[form]
+    file = folder / f"pivot.{ending}"
+    with writing(file, "choose another folder with -o"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, written(pivot))
+    return file
 
 
 def write_summary(summary: pd.DataFrame, folder: Path, form: str) -> Path:

@@ -22,6 +22,7 @@ RULES = {0.1: ("average", "krum f 0.1"), 0.3: ("average", "krum f 0.3")}
 ATTACKS = ("negative 6", "alie", "negative 2")
 SPLITS = ("iid", "dirichlet")
 SEEDS = (1, 2, 3)
+HEAT_MAPS = [f"grid_attacks-{row}" for row in (1, 2, 3, 4)]
 
 
 def accuracy_of(rule, attack, rate, split, seed):
@@ -100,7 +101,7 @@ def test_the_numbers_are_those_of_the_table(study):
 
 def test_figures_show_the_numbers_and_names(study):
     figures = dict(draw_grid([study], PlotOptions(names={"alie": "ALIE"})))
-    assert [*figures] == ["grid_worst", "grid_best", "grid_ranking", "grid_bypass"]
+    assert [*figures] == ["grid_worst", "grid_best", "grid_ranking", *HEAT_MAPS, "grid_bypass"]
     worst = texts(figures["grid_worst"])
     assert worst[:4] == ["28.0", "negative, scale 6", "28.0", "ALIE"]
     assert len(figures["grid_worst"].axes[0].patches) == 4, "the best rule of each row has a frame"
@@ -122,7 +123,7 @@ def test_options_choose_rules_and_attacks(study):
     assert chosen.accuracy[0, :, 0] == pytest.approx(study.accuracy[1, :, 1])
     assert "1 of 2 rules, 2 of 3 attacks shown" in chosen.figure_data.facts
     figures = dict(draw_grid([study], PlotOptions(lines=["krum"], width=3.0, heading=False)))
-    assert [*figures] == ["grid_worst", "grid_bypass"]
+    assert [*figures] == ["grid_worst", *HEAT_MAPS, "grid_bypass"]
     assert figures["grid_worst"].get_figwidth() == 3.0
     assert figures["grid_worst"]._suptitle is None
     with pytest.raises(RunError, match=r"panels: no panel 'alia': did you mean 'alie'\? There are: negative 6, alie"):
@@ -135,7 +136,7 @@ def test_missing_runs_and_old_records_leave_gaps():
     (study,) = studies_of(a_table(bypass=False, left_out=gone))
     assert np.isnan(study.worst[study.rules.index("average")][:2]).sum() == 2
     figures = dict(draw_grid([study], PlotOptions()))
-    assert [*figures] == ["grid_worst", "grid_best", "grid_ranking"]
+    assert [*figures] == ["grid_worst", "grid_best", "grid_ranking", *HEAT_MAPS]
     assert texts(figures["grid_worst"]).count("–") == 2
     table = study_tables(study)
     assert "| average " in table
@@ -163,6 +164,19 @@ def test_seeds_that_have_not_begun_count_as_missing():
     rules = texts(figure)[1::2]
     assert [rule.endswith("*") for rule in rules] == [False, True, False, True] * 4, "alie, and the worst attack"
     assert "*: some runs have no result yet" in " ".join(figure._suptitle.get_text().split())
+
+
+def test_a_heat_map_has_the_accuracy_of_each_rule_under_each_attack(study):
+    figure = dict(draw_grid([study], PlotOptions(names={"alie": "A little"})))["grid_attacks-2"]
+    cells = texts(figure)
+    assert cells[::2] == [f"{100 * value:.1f}" for rule in ("average", "krum f 0.3") for value in [
+        accuracy_of(rule, attack, 0.3, "iid", 2) for attack in ATTACKS
+    ]]  # fmt: skip
+    assert set(cells[1::2]) == {"± 1.0"}, "the seeds differ by one percent"
+    assert "final accuracy with iid, f = 3 of 10" in " ".join(figure._suptitle.get_text().split())
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["average", "krum"]
+    assert "A little" in [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert len(figure.axes[0].patches) == 3, "the best rule under each attack has a frame"
 
 
 def test_a_rule_has_one_style_and_one_entry_also_where_its_f_varies():
@@ -312,7 +326,7 @@ def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
     assert "| rule " in printed
     assert "f = 1 of 7" in printed
     assert {path.stem for path in (tmp_path / "small_grid/figures").glob("grid_*.png")} == {
-        *("grid_worst", "grid_best", "grid_ranking", "grid_bypass")
+        *("grid_worst", "grid_best", "grid_ranking", "grid_attacks-1", "grid_attacks-2", "grid_bypass")
     }
     assert main(["report", str(tmp_path / "small_grid")]) == 0
     page = (tmp_path / "small_grid/report.html").read_text(encoding="utf-8")

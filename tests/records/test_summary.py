@@ -8,7 +8,16 @@ import pytest
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
-from hpcps.records.export import as_latex, as_markdown, chosen, summarize
+from hpcps.records.export import (
+    as_latex,
+    as_markdown,
+    chosen,
+    pivot_as_latex,
+    pivot_as_markdown,
+    pivoted,
+    renamed,
+    summarize,
+)
 
 ACCURACIES = {("zeno", "none"): [0.9, 0.8, 0.1], ("zeno", "a_b 50%"): [0.5], ("median", "none"): [0.7, 0.75]}
 
@@ -105,3 +114,31 @@ def test_the_command_writes_the_published_grid_for_a_paper(tmp_path, capsys):
     command = ["export", "results/published/quickstart", "--to", "tensorboard", *options]
     assert main(command) != 0
     assert "--columns and --rows" in capsys.readouterr().err
+
+
+def test_a_pivot_has_the_mean_and_deviation_and_the_best_in_bold(frame):
+    summary = renamed(summarize(frame), {"zeno": "Zeno", "none": "no attack"})
+    assert pivot_as_latex(pivoted(summary, "attack")).splitlines()[-8:] == [
+        r"\begin{tabular}{lrr}",
+        r"    \toprule",
+        r"    rule & no attack & a\_b 50\% \\",
+        r"    \midrule",
+        r"    Zeno & 60.0 $\pm$ 43.6 & \textbf{50.0} \\",
+        r"    median & \textbf{72.5 $\pm$ 3.5*} & -- \\",
+        r"    \bottomrule",
+        r"\end{tabular}",
+    ]
+    assert "| median | **72.5 ± 3.5*** | – |" in pivot_as_markdown(pivoted(summary, "attack"))
+
+
+def test_rules_of_a_pivot_compete_under_the_same_settings(frame):
+    table = pd.concat([frame.assign(split="iid"), frame.assign(split="by_class", accuracy=frame["accuracy"] / 2)])
+    table["run_id"] += table["split"]
+    table.attrs |= {"swept": ["split", "rule", "attack", "seed"], "experiment": "demo"}
+    rows = dict(pivoted(summarize(table), "attack").rows)
+    assert [rows[split, "median"][0][1] for split in ("iid", "by_class")] == [True, True]
+    assert not rows["iid", "zeno"][0][1]
+    with pytest.raises(RunError, match="no column of settings 'atack': did you mean 'attack'"):
+        pivoted(summarize(table), "atack")
+    with pytest.raises(RunError, match="several points have the same cell"):
+        pivoted(renamed(summarize(table), {"by_class": "iid"}), "attack")
