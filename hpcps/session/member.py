@@ -55,6 +55,7 @@ class Member:
         trace: the trace of the process, if there is one.
         notices: messages for a person that have not been printed.
         steps: the steps that the script has taken together with the other processes.
+        updates: the steps of optimizers that the session knows only as changes of parameters.
         silent: why this process, which has ended its part, does not wait for the others any more; empty if it does.
     """
 
@@ -95,8 +96,9 @@ class Member:
         self.gone: dict[Peer, str] = {}
         self.error: HpcpsError | None = None
         self.told = False
-        self.steps = 0
+        self.steps = self.updates = 0
         self._steps_of: dict[Peer, int] = {}
+        self._updates_of: dict[Peer, int] = {}
         self.combined = self.in_flight = 0.0
         self._began: float | None = None
         self._ended, self._timeout = ended, timeout
@@ -286,7 +288,8 @@ class Member:
 
     def leave(self, error: str = "") -> None:
         """Tell the others that this process ends; `error` says why it failed."""
-        self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note={"error": error} if error else {"steps": self.steps}))
+        note = {"error": error} if error else {"steps": self.steps, "updates": self.updates}
+        self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note=note))
         if not error:
             self._silence = dict.fromkeys((peer for peer in self._world if peer != self.peer), 0.0)
 
@@ -294,13 +297,23 @@ class Member:
         """Return which worker has ended without an error after another number of steps than this one; empty: none."""
         if self.participant is None or self.error is not None:
             return ""
-        found = next(((peer, steps) for peer, steps in self._steps_of.items() if steps != self.steps), None)
-        if found is None:
-            return ""
-        return (
-            f"the numbers of steps differ: {self.peer} has taken {self.steps}, and {found[0]} {found[1]}: a process "
-            "that skips a step combines its next gradients with those of another step: all processes must take every "
-            "step"
+        skipped = (
+            "a process that skips a step combines its next gradients with those of another step: all processes must "
+            "take every step"
+        )
+        left_out = "the model of a process that leaves out optimizer.step() differs from those of the others"
+        counts = (
+            ("steps", self.steps, self._steps_of, skipped),
+            ("steps of the optimizer", self.updates, self._updates_of, left_out),
+        )
+        return next(
+            (
+                f"the numbers of {counted} differ: {self.peer} has taken {mine}, and {peer} {count}: {consequence}"
+                for counted, mine, of_others, consequence in counts
+                for peer, count in of_others.items()
+                if count != mine
+            ),
+            "",
         )
 
     @property
@@ -335,6 +348,7 @@ class Member:
                     return
                 if not error:
                     self._steps_of[source] = message.note["steps"]
+                    self._updates_of[source] = message.note["updates"]
                 ended = f"{_ENDED} after {self._steps_of.get(source, 0)} steps"
                 self._note(source, f"has failed: {error}" if error else ended)
             case Kind.ALIVE:

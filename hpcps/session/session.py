@@ -142,6 +142,11 @@ class Session:
             if self.member.trace is not None:
                 self.member.trace.step += 1
 
+    def updated(self) -> None:
+        """Count a step of an optimizer that the script takes without this session, such as between backward passes."""
+        with self._lock:
+            self.member.updates += 1
+
     def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
         """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
         with self._lock:
@@ -202,6 +207,7 @@ class Session:
             "charge",
             "log",
             "step",
+            "updated",
             "then",
             "wait",
             "recent",

@@ -45,6 +45,8 @@ class Buckets:
         self._first: dict[int, Tensor] = {}  # the first parameter of each bucket of the first step
         self._parameters: set[Tensor] = set()
         self._knows_model = False
+        self._watched: list[Tensor] = []  # parameters that tell whether a step has changed the model
+        self._versions = 0
         self.exchanges: dict[str, Together] = {}
 
     def join(self) -> None:
@@ -92,6 +94,18 @@ class Buckets:
             raise SpecError(
                 "two models have the same exchange(): register one exchange() per model with register_comm_hook"
             )
+
+    def count_update(self, parameters: Sequence[Tensor]) -> None:
+        """Count the step of the optimizer since the last backward pass, if there was one; see `Session.updated`.
+
+        A step changes parameters in place, which torch counts in their versions. Steps that write to `.data` have no
+        effect on the versions, in all processes.
+        """
+        first = not self._watched
+        self._watched = self._watched or list(parameters)
+        before, self._versions = self._versions, sum(each._version for each in self._watched)
+        if not first and self._versions != before:
+            session().updated()
 
     def name(self, bucket: GradBucket, shapes: Sequence[tuple[int, ...]]) -> str:
         """Return the name of a bucket, the same in all processes."""
@@ -213,6 +227,7 @@ def _begin(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
 
     session().then(exchange, done)
     if bucket.is_last():  # the script now waits for the buckets
+        state.count_update(parameters)
         session().charge("train")
     return future
 

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -338,6 +339,30 @@ def test_the_processes_of_torch_that_init_has_not_joined_are_noticed(tmp_path):
         assert (
             "the size of torch.distributed is 2, and the number of processes that init() has joined is 1: call" in line
         )
+
+
+@pytest.mark.parametrize("left_out", [(), (2,)])
+def test_a_step_of_the_optimizer_that_one_process_with_the_hook_leaves_out_is_noticed(left_out, port):
+    def body(rank):
+        initialise(port, rank)
+        model = torch.nn.Linear(2, 1)
+        ddp = torch.nn.parallel.DistributedDataParallel(model)
+        ddp.register_comm_hook(bps.exchange(), bps.hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(torch.ones(1, 2)).sum().backward()
+            if not (rank == 1 and step in left_out):
+                optimizer.step()
+        counts = (3, 2) if rank == 0 else (2, 3)
+        wanted = (
+            f"steps of the optimizer differ: worker-{rank} has taken {counts[0]}, and worker-{1 - rank} {counts[1]}:"
+        )
+        with pytest.raises(RunError, match=wanted) if left_out else nullcontext():
+            bps.shutdown()
+        os._exit(0)
+
+    assert forked(body) == [0, 0]
 
 
 @pytest.mark.parametrize("alone", [False, True])
