@@ -74,7 +74,8 @@ compose() {
   [ -z "$left" ] || site+=(--walltime "$left")
   case ${words[0]:-} in
     run | search) arguments=("${words[@]}" "${site[@]:0:2}" ${points[@]+"${points[@]}"} "${site[@]:2}") ;;
-    replay | evaluate) arguments=("${words[@]}" ${points[@]+"${points[@]}"}) ;;
+    evaluate) arguments=("${words[@]}" ${points[@]+"${points[@]}"} ${left:+--walltime "$left"}) ;;
+    replay) arguments=("${words[@]}" ${points[@]+"${points[@]}"}) ;;
     doctor) arguments=("${words[@]}") ;;
     launch)
       arguments=("${words[0]}" "${site[@]}" "${words[@]:1}") # its options come before the program

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import RunError
+from hpcps.launch.batch import seconds
+from hpcps.launch.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from hpcps.training.evaluation import Evaluation
@@ -30,6 +33,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--model", metavar="FILE.npy", type=Path, help="evaluate this model with the settings of the one selected run"
     )
     parser.add_argument("-o", "--output", metavar="FILE.json", type=Path, help="write the evaluation of --model")
+    parser.add_argument(
+        "--walltime",
+        metavar="TIME",
+        type=seconds,
+        help="time limit (seconds, or HH:MM:SS): leave out models that have an evaluation, and stop before the limit "
+        f"with status {ExitStatus.SUSPENDED}",
+    )
     add_point_arguments(parser)
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
@@ -39,7 +49,7 @@ def handle(args: argparse.Namespace) -> int:
     """Evaluate the models, one after another, and print a table."""
     from hpcps.cli.status import selected_experiments
     from hpcps.execution.recorded_run import evaluate_model, read_model
-    from hpcps.records.evaluation import EVALUATION, write_evaluation
+    from hpcps.records.evaluation import EVALUATION, is_evaluated, write_evaluation
     from hpcps.records.run_directory import RunDirectory
 
     if args.output and not args.model:
@@ -60,11 +70,22 @@ def handle(args: argparse.Namespace) -> int:
     done = {f"{run.path.name}  {run.spec['label']}": run for run in known if run.done}
     if not done:
         raise RunError(f"no run of {args.what} is finished: `hpcps status {args.what}` shows them")
-    width = max(map(len, done))
+    began = time.monotonic()
+    width, longest, evaluated = max(map(len, done)), 0.0, 0
     print(_line(_HEADINGS, width))
     for name, run in done.items():
+        if args.walltime is not None and is_evaluated(run.path):
+            evaluated += 1
+            continue
+        start = time.monotonic()
+        if args.walltime is not None and longest and start + 2 * longest > began + args.walltime:
+            left = len(done) - evaluated
+            print(f"time is nearly over: {left} model{'s are' if left > 1 else ' is'} left: run the command again")
+            return ExitStatus.SUSPENDED
         evaluation = evaluate_model(run, run.final_model())
         write_evaluation(run.path / EVALUATION, evaluation)
+        evaluated += 1
+        longest = max(longest, time.monotonic() - start)
         print(_line(_cells(name, evaluation), width), flush=True)
         _warn_not_finite(name, evaluation)
     if left := len(runs) - len(done):

@@ -21,6 +21,14 @@ EVALUATION = "evaluation.json"
 _MOST = 64 * MiB
 
 
+def is_evaluated(run: Path) -> bool:
+    """Return whether a run's folder has an evaluation that was written after the run was done."""
+    try:
+        return (run / EVALUATION).stat().st_mtime_ns > (run / "DONE").stat().st_mtime_ns
+    except OSError:
+        return False
+
+
 def write_evaluation(file: Path, evaluation: Evaluation) -> None:
     """Write an evaluation as JSON: its fields and `by_class`; a loss that is not finite is a text.
 

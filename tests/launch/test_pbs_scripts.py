@@ -165,7 +165,7 @@ def test_golden(start, tmp_path, name, batch):
             "run experiments/mine.toml",
             "run experiments/mine.toml --hostfile HOSTS --only 0,3 --walltime LEFT --set a=1",
         ),
-        ("evaluate mine", "evaluate mine --only 0,3 --set a=1"),
+        ("evaluate mine", "evaluate mine --only 0,3 --walltime LEFT --set a=1"),
         ("replay mine", "replay mine --only 0,3 --set a=1"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small import small
+from small_experiment import small_experiment
 
 import hpcps
 from hpcps.cli.main import main
@@ -136,3 +137,15 @@ def test_settings_of_another_version_are_refused_with_a_way_out(ran, tmp_path, c
     np.save(tmp_path / "mine.npy", ran.final_model(ran.ids[0]))
     assert main(["evaluate", str(tmp_path / "results" / "other"), "--model", str(tmp_path / "mine.npy")]) == 2
     assert "cannot read its settings (train.epochs): evaluate it with the version" in capsys.readouterr().err
+
+
+def test_a_job_evaluates_as_many_models_as_fit_and_the_next_one_the_rest(tmp_path, capsys):
+    file = tmp_path / "jobs.toml"
+    file.write_text(small_experiment("jobs", tables="[[sweep]]\nseed = [1, 2, 3]\n"))
+    assert main(["run", str(file), "--results", str(tmp_path)]) == 0
+    evaluate = ["evaluate", str(tmp_path / "jobs"), "--walltime", "0"]
+    for left in (2, 1):  # a job makes progress, however short it is
+        assert main(evaluate) == 75
+        assert f"{left} model{'s are' if left > 1 else ' is'} left: run the command again" in capsys.readouterr().out
+        assert len([*tmp_path.glob("jobs/runs/*/evaluation.json")]) == 3 - left
+    assert [main(evaluate), main(evaluate)] == [0, 0]
