@@ -14,7 +14,7 @@ import numpy as np
 from hpcps.errors import RunError, message_of
 from hpcps.execution.account import RESULT, TIMER, Account
 from hpcps.execution.background import BackgroundExecutor
-from hpcps.execution.observer import Observer
+from hpcps.execution.observer import Observations, Observer
 from hpcps.execution.stopwatch import Alarms, Stopwatch
 from hpcps.protocol.messages import Peer, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
@@ -285,7 +285,7 @@ class RoleDriver:
             case Compute(task, work):
                 done = self._compute(task, work)
                 if task == "adopt" and self._observer is not None:
-                    self._observer.adopted(self.peer, done.result)
+                    self._observe(self._observer.adopted(self.peer, done.result))
                 now = self._clock()
                 took = now - began
                 if effect.slowdown > 1.0:
@@ -313,7 +313,7 @@ class RoleDriver:
             case Record(event, fields, model):
                 self._write(event, fields)
                 if self._observer is not None:
-                    self._observer.recorded(self.peer, event, {"round": self.round, **fields}, model)
+                    self._observe(self._observer.recorded(self.peer, event, {"round": self.round, **fields}, model))
             case Save(name, values):
                 self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)
@@ -345,6 +345,11 @@ class RoleDriver:
             result = work()
         self._stopwatch.charge(task)
         return Computed(task, result, self._record.time)
+
+    def _observe(self, found: Observations) -> None:
+        """Write what an observer adds to the record; it is no line of the role, so it has no counts and times."""
+        if found:
+            self._record.write("callback", **found)
 
     def _write(self, event: str, fields: dict[str, object]) -> None:
         self._account.write(event, self.round, fields)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcps.records.table import CLASSES, numbers
+from hpcps.records.table import CALLBACKS, CLASSES, numbers
 
 Values = NDArray[np.float64]
 
@@ -75,6 +75,7 @@ class Curve:
         finished: whether all its runs are done.
         stalled_seeds: the number of stalled seeds: in most rounds the rule accepted no update. The mean includes them.
         left_out: the number of seeds that are not finished, if others are.
+        callbacks: the values of callbacks by name.
         accepted: percent of the pairs sent since the start that any rule accepted, at the last epoch; None if unknown.
     """
 
@@ -91,6 +92,7 @@ class Curve:
     stalled_seeds: int = 0
     left_out: int = 0
     accepted: float | None = None
+    callbacks: Mapping[str, Range] = field(default_factory=dict)
     perplexity: Range | None = None
     link_bytes: Values = field(default_factory=lambda: np.empty(0))
     work_seconds: Values = field(default_factory=lambda: np.empty(0))
@@ -148,6 +150,11 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         finished=bool((rows["status"] == "done").all()),
         stalled_seeds=int((of_runs("stalled")[:, -1:] > 0).sum()) if "stalled" in rows else 0,
         left_out=begun - len(runs),
+        callbacks={
+            name.removeprefix(CALLBACKS): Range.of(of_runs(name))
+            for name in map(str, rows.columns)
+            if name.startswith(CALLBACKS) and np.isfinite(numbers(rows, name)).any()
+        },
         accepted=float(shares[0]) if np.isfinite(shares).any() else None,
         perplexity=Range.of(of_runs("perplexity"))
         if "perplexity" in rows and rows["perplexity"].notna().all()

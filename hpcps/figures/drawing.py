@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from hpcps.figures.curve import AMONG, Among, AppliedUpdates, ClassAccuracy, Curve, Range, Values
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.from_table import figure_data_of
-from hpcps.figures.labels import suffixes
+from hpcps.figures.labels import file_name, suffixes
 from hpcps.figures.options import PlotOptions, plot_options, select
 from hpcps.figures.page import RC, Page, band, sign_handles
 
@@ -192,6 +192,20 @@ def _limit_axes(axes: Axes, *, whole: bool, percent: bool = True) -> None:
 
 
 @mpl.rc_context(RC)
+def draw_callback(figure_data: FigureData, name: str, options: PlotOptions | None = None) -> Figure:
+    """Draw the values that callbacks returned under a name, at the evaluations of each line."""
+    page = Page(figure_data, options)
+    grid = page.panels(f"{name} by epoch", [*map(page.title, figure_data.panels)], x="epoch", y=[name])
+    for (axes,), curves in zip(grid, figure_data.panels.values(), strict=True):
+        having = [curve for curve in (*curves, *figure_data.references) if name in curve.callbacks]
+        for position, curve in enumerate(having):
+            page.draw_curve(axes, curve, curve.epoch, curve.callbacks[name], (position, len(having)))
+    grid[0][0].set_xlim(left=0)
+    grid[0][0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    return page.legend(_handles(page))
+
+
+@mpl.rc_context(RC)
 def draw_acceptance(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the acceptance rate by epoch, of (update, block) pairs: a column per panel, a row of those received, one of
     those sent. A thick line is since the start, a thin one since the evaluation before.
@@ -334,6 +348,8 @@ def _figures(figure_data: FigureData, options: PlotOptions) -> Iterator[tuple[st
         yield f"accuracy_by_{against}", draw_accuracy(figure_data, against, options)
         if figure_data.perplexed:
             yield f"perplexity_by_{against}", draw_accuracy(figure_data, against, options, measure="perplexity")
+    for name in dict.fromkeys(name for one in figure_data.curves for name in one.callbacks):
+        yield f"callback_{file_name(name)}_by_epoch", draw_callback(figure_data, name, options)
     if figure_data.scored:
         yield "acceptance_by_epoch", draw_acceptance(figure_data, options)
     if figure_data.classes:

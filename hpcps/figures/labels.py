@@ -80,6 +80,11 @@ def without_tolerances(text: str) -> str:
 _LONGEST = 60
 
 
+def file_name(text: str) -> str:
+    """Return a text as a part of the name of a file."""
+    return re.sub(r"[^A-Za-z0-9.+_]+", "_", text).strip("_")
+
+
 def suffixes(variants: Sequence[str]) -> list[str]:
     """Return the suffix of the file names of each variant's figures, such as `-limit5000-epochs4`.
 
@@ -95,7 +100,7 @@ def suffixes(variants: Sequence[str]) -> list[str]:
         name = ""
         for item in variant.split(" ") if variant else ():
             key, _, value = item.partition("=")
-            short = re.sub(r"[^A-Za-z0-9.+_]+", "_", f"{key.rpartition('.')[2]}{value.strip('[]')}").strip("_")
+            short = file_name(f"{key.rpartition('.')[2]}{value.strip('[]')}")
             if item not in shared and len(name) + len(short) < _LONGEST:
                 name += f"-{short}"
         name = name or ("-changed" if variant else "")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcps.errors import CallbackError, text_of
+from hpcps.execution.observer import Observations
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
@@ -79,6 +80,8 @@ class EvaluationReport:
 class Callbacks:
     """Functions that are called during a run in this process; an exception of one ends the run.
 
+    A function may return a dictionary of numbers by name: they are recorded, and `hpcps plot` draws them by epoch.
+
     Attributes:
         on_round: called after each round.
         on_evaluation: called after each evaluation.
@@ -140,31 +143,33 @@ class Reporter:
             if rounds and lines[-1].get("reason") == "suspended":
                 self.recorded(Peer.parse(file.stem), "round", rounds[-1], None)
 
-    def recorded(self, peer: Peer, event: str, fields: Mapping[str, Any], model: Callable[[], Vector] | None) -> None:
+    def recorded(
+        self, peer: Peer, event: str, fields: Mapping[str, Any], model: Callable[[], Vector] | None
+    ) -> Observations:
         """Count pairs; report an evaluation, or keep the fields of the coordinator's round until its model is there."""
         if event in ("round", "applied") and "accepted_sent_pairs" in fields:
             self._pairs.add(Tally(sent=fields["sent_pairs"], accepted_sent=fields["accepted_sent_pairs"]))
         if peer != self._coordinator:
-            return
+            return {}
         if event == "evaluation":
             self._progress(float(fields["epoch"]), fields["accuracy"])
             if self._on_evaluation and model is not None:
-                self._report_evaluation(fields, model())
+                return self._report_evaluation(fields, model())
         elif event == "round":
             self._progress(fields["epoch"], None)
             self._ended = fields
             if model is not None:  # the baseline, which gets no model from servers
-                self._end_round(model, None)
+                return self._end_round(model, None)
+        return {}
 
-    def adopted(self, peer: Peer, inbox: ModelInbox) -> None:
+    def adopted(self, peer: Peer, inbox: ModelInbox) -> Observations:
         """Report the round that made the model which the coordinator has adopted."""
-        if peer == self._coordinator:
-            self._end_round(lambda: inbox.model, inbox.version)
+        return self._end_round(lambda: inbox.model, inbox.version) if peer == self._coordinator else {}
 
-    def _end_round(self, model: Callable[[], Vector], version: int | None) -> None:
+    def _end_round(self, model: Callable[[], Vector], version: int | None) -> Observations:
         fields, self._ended = self._ended, None
         if fields is None or not self._on_round:  # the first model of an attempt was not made by a round in it
-            return
+            return {}
         asynchronous = self._point.run.train.mode == "async" and version is not None
         report = RoundReport(
             run_id=self._point.run_id,
@@ -179,10 +184,9 @@ class Reporter:
             model=_frozen(model()),
         )
         self._pairs = Tally()
-        for call in self._on_round:
-            self._call(call, report, "on_round")
+        return self._call_all(self._on_round, report, "on_round")
 
-    def _report_evaluation(self, fields: Mapping[str, Any], model: Vector) -> None:
+    def _report_evaluation(self, fields: Mapping[str, Any], model: Vector) -> Observations:
         report = EvaluationReport(
             run_id=self._point.run_id,
             label=self._point.label,
@@ -193,8 +197,28 @@ class Reporter:
             acceptance_rate=fields.get("acceptance_rate_sent_epoch"),
             model=_frozen(model.copy()),
         )
-        for call in self._on_evaluation:
-            self._call(call, report, "on_evaluation")
+        return self._call_all(self._on_evaluation, report, "on_evaluation")
+
+    def _call_all(
+        self, calls: Iterable[Callable[[Any], object]], report: RoundReport | EvaluationReport, name: str
+    ) -> Observations:
+        """Call the functions; return the numbers that they returned, with the round and the epoch of the report."""
+        values: dict[str, float] = {}
+        for call in calls:
+            returned = self._call(call, report, name)
+            for key, value in returned.items() if isinstance(returned, Mapping) else ():
+                values[str(key)] = self._number(name, report, key, value)
+        return {"round": report.round, "epoch": report.epoch, "values": values} if values else {}
+
+    @staticmethod
+    def _number(name: str, report: RoundReport | EvaluationReport, key: object, value: object) -> float:
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CallbackError(
+                f"{name} returned {key!r}: {value!r} in round {report.round} of run {report.run_id} ({report.label}): "
+                "the values of a dictionary that it returns must be numbers, which are recorded"
+            ) from error
 
     def _generators_kept(self) -> AbstractContextManager[None]:
         if self._point.run.model.backend != "torch":
@@ -203,10 +227,10 @@ class Reporter:
 
         return generators_kept()
 
-    def _call(self, call: Callable[[Any], object], report: RoundReport | EvaluationReport, name: str) -> None:
+    def _call(self, call: Callable[[Any], object], report: RoundReport | EvaluationReport, name: str) -> object:
         with self._generators_kept():
             try:
-                call(report)
+                return call(report)
             except Exception as error:
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 raise CallbackError(

@@ -83,7 +83,8 @@ class Attempt:
         self.failure = final.get("error") if final.get("event") == "end" else None
         # The end of an interrupted process depends on the moment of the interruption.
         ends = ("stopped", "failed")
-        compared = [item for item in lines if item[1]["event"] != "waiting" and item[1].get("reason") not in ends]
+        others = ("waiting", "callback")  # of the moment, and of a caller who is not there in a replay
+        compared = [item for item in lines if item[1]["event"] not in others and item[1].get("reason") not in ends]
         # An evaluation runs in the background of the other lines.
         self._lines = {
             beside: deque(item for item in compared if _is_beside(item[1]) is beside) for beside in (False, True)

@@ -20,7 +20,15 @@ from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
-from hpcps.records.table import numbers, read_table, stack, tabulate, with_evaluation, with_settings
+from hpcps.records.table import (
+    numbers,
+    read_table,
+    stack,
+    tabulate,
+    with_callbacks,
+    with_evaluation,
+    with_settings,
+)
 from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, is_in, with_totals
 from hpcps.records.variants import heading_settings, in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
@@ -31,6 +39,7 @@ from hpcps.spec.tree import get
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
     *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps"),
+    "callback",
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""
@@ -281,7 +290,7 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
     if table.empty:
         return table, run
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
-    table = with_evaluation(table, directory.path)
+    table = with_callbacks(with_evaluation(table, directory.path))
     table = with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
     evaluations = table[is_in(table, "event", "evaluation")]

@@ -22,6 +22,10 @@ from hpcps.spec.tree import flatten
 CLASSES = "class_accuracy."
 """The prefix of the columns of a table with the accuracy of each class."""
 
+VALUES, CALLBACKS = "values.", "callback."
+"""The prefixes of the columns with the values of callbacks: in their own rows, and in those of evaluations."""
+
+_ROUNDING = 1e-9
 _METADATA = b"hpcps"
 
 
@@ -92,6 +96,28 @@ def with_evaluation(table: pd.DataFrame, run: Path) -> pd.DataFrame:
     added = {name: np.full(len(table), np.nan) for name in values}
     for name, column in added.items():
         column[last] = np.nan if values[name] is None else values[name]
+    return pd.concat([table, pd.DataFrame(added, table.index)], axis="columns")
+
+
+def with_callbacks(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of a run with the latest values of callbacks in its evaluations: `callback.<name>`.
+
+    The values of an evaluation are those that were recorded up to its epoch.
+    """
+    names = [name for name in map(str, table.columns) if name.startswith(VALUES)]
+    rows = np.flatnonzero(table["event"] == "evaluation")
+    if not names or not len(rows):
+        return table
+    told, epochs = table[table["event"] == "callback"], numbers(table, "epoch")
+    added = {}
+    for name in names:
+        known = told[np.isfinite(numbers(told, name))]
+        values, at = numbers(known, name), numbers(known, "epoch")
+        column = np.full(len(table), np.nan)
+        for row in rows:
+            before = np.flatnonzero(at <= epochs[row] + _ROUNDING)
+            column[row] = values[before[-1]] if before.size else np.nan
+        added[f"{CALLBACKS}{name.removeprefix(VALUES)}"] = column
     return pd.concat([table, pd.DataFrame(added, table.index)], axis="columns")
 
 

@@ -12,6 +12,7 @@ from small import small
 
 import hpcps
 from hpcps.execution import role_driver
+from hpcps.figures import drawing
 
 
 class Log:
@@ -206,3 +207,36 @@ def test_a_terminal_gets_a_bar_that_moves(monkeypatch):
     assert bars == sorted(bars, key=lambda bar: bar.count("#"))
     assert any("[1/1]" in line and "left" in line for line in shown)
     assert shown[-1].endswith("  done\n")
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_returned_numbers_are_recorded_and_drawn(tmp_path, name):
+    norms, errors = [], []
+
+    def on_round(report):
+        norms.append(float(np.linalg.norm(report.model)))
+        return {"norm": np.float32(norms[-1])}
+
+    def on_evaluation(report):
+        errors.append(1 - report.accuracy)
+        return {"error": errors[-1]}
+
+    done, _ = played(tmp_path, small(**TOPOLOGIES[name]), hpcps.Callbacks(on_round, on_evaluation))
+    table = done.table()
+    told = table[table.event == "callback"]
+    assert told["values.norm"].dropna().tolist() == pytest.approx(norms, rel=1e-6)
+    assert told["values.error"].dropna().tolist() == errors
+    evaluations = table[table.event == "evaluation"]
+    assert evaluations["callback.error"].tolist() == errors
+    assert evaluations["callback.norm"].notna().all()
+    drawn = drawing.figures(table)
+    assert {"callback_norm_by_epoch", "callback_error_by_epoch"} <= set(drawn)
+    (line, *_) = drawn["callback_error_by_epoch"].axes[0].lines
+    assert line.get_ydata().tolist() == errors
+
+
+def test_what_is_returned_besides_numbers_is_no_value(tmp_path):
+    done, _ = played(tmp_path / "none", small(), hpcps.Callbacks(on_round=lambda report: [1, 2]))
+    assert not (done.table().event == "callback").any()
+    with pytest.raises(hpcps.CallbackError, match=r"on_round returned 'norm': 'large' in round 0 .* must be numbers"):
+        played(tmp_path / "text", small(), hpcps.Callbacks(on_round=lambda report: {"norm": "large"}))
