@@ -8,6 +8,7 @@ processes disturb them little. Without `--output` the report is only printed.
 
 import argparse
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -146,8 +147,12 @@ def table_of_rounds(rows):
 
 
 def gain(rows, row):
-    """Return the time of a round without a compressor in multiples of that of a row; the fastest repetitions count."""
-    return min(rows[0]["times"]) / min(row["times"]) if rows[0]["times"] and row["times"] else 0.0
+    """Return the median time of a round without a compressor in multiples of that of a row."""
+    return (
+        statistics.median(rows[0]["times"]) / statistics.median(row["times"])
+        if rows[0]["times"] and row["times"]
+        else 0.0
+    )
 
 
 def targets(found, rows):
@@ -202,7 +207,7 @@ def main():
         "each way. Time runs from the moment at which the workers begin to encode until the last of them has decoded "
         "the new model; without a compressor, a copy of the update takes the place of the encoding. With one partition "
         "nothing overlaps: a worker encodes its whole update before it sends it, and the server decodes, combines and "
-        "encodes when all updates have come. The repetitions are interleaved, and the fastest of each are compared.",
+        "encodes when all updates have come. The repetitions are interleaved, and the medians of each are compared.",
         "", problem, *table_of_rounds(rows), "",
     ]  # fmt: skip
     print("\n".join(lines))
