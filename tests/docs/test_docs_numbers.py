@@ -1,0 +1,633 @@
+"""Every measured number of the pages below is computed again from the published tables, and must be in the page.
+
+A table of a page follows a comment `<!-- numbers: NAME -->`; TABLES computes its rows, and SENTENCES sentences.
+To change a page after new results, run this file: it prints all tables and sentences.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README, EXPLANATION, HOW_TO = ROOT / "README.md", ROOT / "docs/explanation", ROOT / "docs/how-to"
+COMMUNICATION, ESYNC, ROBUSTNESS = EXPLANATION / "communication.md", EXPLANATION / "esync.md", HOW_TO / "robustness.md"
+TUTORIAL = ROOT / "docs/tutorial/first-experiment.md"
+MEGABYTE = 1e6
+
+
+@functools.cache
+def published(experiment, *columns, event="evaluation"):
+    """Return the rows of one kind of a published table, by run and epoch, without categories."""
+    # The file has as many columns as all kinds of rows together.
+    file = ROOT / "results/published" / experiment / "table.parquet"
+    table = pd.read_parquet(
+        file,
+        columns=[*{"run_id", "seed", *columns}, *(["epoch"] if event == "evaluation" else [])],
+        filters=[("event", "==", event)],
+    )
+    texts = {name: str for name in table.columns if isinstance(table[name].dtype, pd.CategoricalDtype)}
+    return table.astype(texts).sort_values(["run_id", *(["epoch"] if event == "evaluation" else [])])
+
+
+def cell(values, digits=1):
+    """Return the mean and the range of the seeds, such as `57.3 [26.4–88.1]`."""
+    values = np.asarray(values, float)
+    return f"{values.mean():.{digits}f} [{values.min():.{digits}f}–{values.max():.{digits}f}]"
+
+
+def short(values):
+    """Return the mean and the range of the seeds, with three significant digits."""
+    mean, low, high = (f"{value:#.3g}".rstrip(".") for value in (np.mean(values), np.min(values), np.max(values)))
+    return f"{mean} [{low}–{high}]"
+
+
+def benchmark(report, *columns):
+    """Return the rows of a table of a report in benchmarks/results, which has these columns."""
+    lines = (ROOT / "benchmarks/results" / report).read_text(encoding="utf-8").splitlines()
+    cells = [[each.strip(" `*") for each in line.split("|")[1:-1]] for line in lines]
+    start = next(at for at, row in enumerate(cells) if [each for each in row if each in columns] == [*columns])
+    head = cells[start]
+    found = []
+    for row in cells[start + 2 :]:
+        if not row:
+            break
+        found.append([row[head.index(name)] for name in columns])
+    return found
+
+
+# Quickstart.
+
+
+def quickstart():
+    """Return the final accuracies by rule and attack: `[seeds]`."""
+    rows = published("quickstart", "rule", "attack", "accuracy")
+    last = rows[rows["epoch"] == rows["epoch"].max()]
+    return {
+        key: 100 * group.sort_values("seed")["accuracy"].to_numpy() for key, group in last.groupby(["rule", "attack"])
+    }
+
+
+def quickstart_table():
+    """Return final accuracies, a row for each rule."""
+    found = quickstart()
+    attacks = ("none", "negative 6", "random 1")
+    return [
+        [f"`{rule}`", *(cell(found[rule, attack]) for attack in attacks)]
+        for rule in ("average", "trimmed_mean", "phocas", "zeno")
+    ]
+
+
+# Few bytes over slow links.
+
+COMPRESSORS = ("fp16", "bf16", "int8", "sign", "onebit", "topk", "dithering", "qsgd", "sparse_loco", "powersgd")
+
+
+def rates_table():
+    """Return the rates of the compressors; the first columns are no numbers."""
+    found = {
+        name: (encode, decode)
+        for name, encode, decode in benchmark("compressors.md", "Compressor", "Encode, GB/s", "Decode, GB/s")
+    }
+    return [
+        [f"`{name}`", None, None, *(f"{float(rate):.1f}" for rate in found[name])]
+        for name in (*COMPRESSORS, "lossless", "randomk")
+    ]
+
+
+def between_hosts():
+    """Return the milliseconds of a round: compressor, what is encoded, partitions, and the median."""
+    rows = benchmark("compressors.md", "Compressor", "Encoded", "Partitions", "Round, ms")
+    return [(*names, np.median([float(each) for each in times.split(",")])) for *names, times in rows]
+
+
+def between_hosts_table():
+    """Return the medians in seconds, and how many times shorter than without a compressor."""
+    rows = between_hosts()
+    return [
+        [f"`{name}`", encoded, partitions, f"{time / 1e3:.2f}", f"{rows[0][-1] / time:.2f}"]
+        for name, encoded, partitions, time in rows
+    ]
+
+
+TARGET = 90.0
+RATES = (0.1, 1.0, 10.0)
+KINDS = {
+    "none": ("`none`", ""),
+    "fp16 direction update": ("`fp16`", "update"),
+    "int8 direction update": ("`int8`", "update"),
+    "onebit direction update": ("`onebit`", "update"),
+    "topk direction update k 0.01": ("`topk`, 1 %", "update"),
+    "topk direction update k 0.1": ("`topk`, 10 %", "update"),
+    "randomk": ("`randomk`, 10 %", "update"),
+    "dithering memory residual direction update": ("`dithering`, 4 levels", "update"),
+    "qsgd direction update": ("`qsgd`, no memory", "update"),
+    "powersgd direction update": ("`powersgd`", "update"),
+    "sparse_loco direction update": ("`sparse_loco`", "update"),
+    "fp16 direction both": ("`fp16`", "both"),
+    "int8 direction both": ("`int8`", "both"),
+    "onebit direction both": ("`onebit`", "both"),
+    "topk direction both k 0.1": ("`topk`, 10 %", "both"),
+    "dithering memory none direction both": ("`dithering`, 4 levels, no memory", "both"),
+    "qsgd direction both": ("`qsgd`, no memory", "both"),
+    "powersgd direction both": ("`powersgd`", "both"),
+    "sparse_loco direction both": ("`sparse_loco`", "both"),
+    "lossless": ("`lossless`", "both"),
+}
+"""The lines of the study, and their names in the page."""
+
+
+@functools.cache
+def costs(shift=0.0):
+    """Return what each run sends and computes until the target, with `shift` test images more: by line and local steps.
+
+    The rows are the seeds; the columns are the final accuracy, the megabytes of all and of the busiest process, and
+    CPU seconds.
+    """
+    line, steps = "communication.compression", "train.local_steps"
+    rows = published("bytes_to_target", line, steps, "accuracy", "bytes_sent_total")
+    totals = published("bytes_to_target", "role", "cpu", "cpu_evaluate", "bytes_sent", "bytes_received", event="totals")
+    sent_by_epoch = rows.groupby([line, steps, "epoch"])["bytes_sent_total"].mean()
+    totals = totals.assign(
+        busiest=totals[["bytes_sent", "bytes_received"]].max(axis=1),
+        work=totals["cpu"] - totals["cpu_evaluate"].fillna(0),
+    )
+    busiest = totals.groupby("run_id")["busiest"].max()
+    work = totals.groupby(["run_id", "role"])["work"].max().groupby("run_id").sum()
+    found = {}
+    for (kind, local, _, run), each in rows.groupby([line, steps, "seed", "run_id"]):
+        accuracy, sent = 100 * (each["accuracy"].to_numpy() + shift / 360), each["bytes_sent_total"].to_numpy()
+        epochs = each["epoch"].to_numpy(float)
+        first = int(np.argmax(accuracy >= TARGET))
+        reached = 3 * [np.nan]
+        if accuracy[first] >= TARGET:
+            around = slice(max(first - 1, 0), first + 1)
+            means = sent_by_epoch[kind, local].to_numpy()
+            reached = [np.interp(TARGET, accuracy[around], those[around]) for those in (means, epochs, sent)]
+        link, seconds = busiest[run] * reached[2] / sent[-1], work[run] * reached[1] / epochs[-1]
+        found.setdefault((kind, str(local)), []).append((accuracy[-1], reached[0] / MEGABYTE, link / MEGABYTE, seconds))
+    return {key: np.array(values) for key, values in found.items()}
+
+
+def times_fewer(kind, steps):
+    """Return how many times fewer bytes a line needs than `none` with the same seed."""
+    return costs()["none", steps][:, 1] / costs()[kind, steps][:, 1]
+
+
+def seconds(kind, steps, rate):
+    """Return the mean modelled time on links of a rate in Gbit/s."""
+    _, _, link, work = costs()[kind, steps].T
+    return (work + 8e-3 * link / rate).mean()
+
+
+def bytes_table(steps):
+    """Return the costs of each line until the target."""
+    rows = []
+    for kind, names in KINDS.items():
+        found = costs()[kind, steps]
+        known = np.isfinite(found[:, 1]).all()
+        times = [f"{seconds(kind, steps, rate):#.2g}" for rate in RATES]
+        reached = [short(found[:, 1]), short(times_fewer(kind, steps)), short(found[:, 2]), *times]
+        rows.append([*names, f"{found[:, 0].mean():.1f}", *(reached if known else ["–"] * 6)])
+    return rows
+
+
+# ESync.
+
+METHODS = {
+    ("average", "esync"): "ESync",
+    ("average", "1"): "SSGD",
+    ("naive_async", "1"): "ASGD",
+    ("dc_asgd", "1"): "DC-ASGD",
+}
+"""The methods by their rule and local steps."""
+
+
+@functools.cache
+def methods(experiment, split=""):
+    """Return, for each method, the runs of its seeds: the accuracies by evaluation, and the sums of each worker."""
+    keys = ["rule", "train.local_steps", "workers", *(["data.split"] if split else [])]
+    rows = published(experiment, *keys, "accuracy")
+    totals = published(
+        experiment, "role", "index", "samples", "bytes_sent", "time", "compute", "rounds", event="totals"
+    )
+    workers = {name: run.sort_values("index") for name, run in totals[totals["role"] == "worker"].groupby("run_id")}
+    rows = rows[rows["workers"].astype(float) > 0]
+    rows = rows[rows["data.split"] == split] if split else rows
+    found = {name: [] for name in METHODS.values()}
+    for (rule, steps, _, name), run in rows.groupby(["rule", "train.local_steps", "seed", "run_id"]):
+        found[METHODS[rule, str(steps)]].append((100 * run["accuracy"].to_numpy(), workers[name]))
+    return found
+
+
+def standalone(experiment):
+    """Return the final accuracies of training in one process, by seed, and its samples."""
+    rows = published(experiment, "workers", "accuracy")
+    rows = rows[rows["workers"].astype(float) == 0]
+    last = rows.groupby("run_id")["accuracy"].last().to_numpy()
+    return 100 * last
+
+
+def fewest(experiment, split=""):
+    """Return the fewest samples that a method uses."""
+    return min(workers["samples"].sum() for runs in methods(experiment, split).values() for _, workers in runs)
+
+
+def around(runs, samples=None):
+    """Return the mean accuracy at the last evaluation within an amount of samples, or at the end.
+
+    The range is over the seeds, over this evaluation and those beside it: it shows how far a curve swings.
+    """
+    at, near = [], []
+    for accuracy, workers in runs:
+        each = workers["samples"].sum() * np.arange(1, len(accuracy) + 1) / len(accuracy)
+        place = len(accuracy) - 1 if samples is None else int(np.flatnonzero(each <= samples * (1 + 1e-3))[-1])
+        at.append(accuracy[place])
+        near.extend(accuracy[max(place - 1, 0) : place + 2])
+    return f"{np.mean(at):.1f} [{min(near):.1f}–{max(near):.1f}]"
+
+
+def rate(runs, column):
+    """Return the mean of a sum over the workers, per second of the worker that ends last."""
+    return np.mean([workers[column].sum() / workers["time"].max() for _, workers in runs])
+
+
+def step_ratio(runs):
+    """Return the mean local step of the slowest worker divided by that of the fastest."""
+    steps = [workers["compute"] / workers["samples"] for _, workers in runs]
+    return np.mean([each.max() / each.min() for each in steps])
+
+
+def digits_table():
+    """Return the methods with steps of 1:10 on the digits."""
+    iid, by_class = methods("esync_iid"), methods("esync_by_class")
+    samples, rows = fewest("esync_iid"), []
+    for name in METHODS.values():
+        runs, others = iid[name], by_class[name]
+        speed = rate(runs, "samples")
+        rows.append(
+            [
+                name,
+                f"{speed:,.0f}",
+                f"{speed / rate(iid['SSGD'], 'samples'):.1f}",
+                f"{step_ratio(runs):.0f}",
+                around(runs),
+                around(runs, samples),
+                around(others),
+                around(others, samples),
+            ]
+        )
+    alone = [f"{value:.1f}" for name in ("esync_iid", "esync_by_class") for value in standalone(name)]
+    return [*rows, [None, "–", "–", "–", alone[0], "–", alone[1], "–"]]
+
+
+def images_table():
+    """Return the methods on images of 28 x 28."""
+    found = methods("esync_28x28")
+    samples, rows = fewest("esync_28x28"), []
+    for name, runs in found.items():
+        speed = rate(runs, "samples")
+        ends = np.mean([workers["time"].max() for _, workers in runs])
+        rows.append(
+            [
+                name,
+                f"{speed:,.0f}",
+                f"{speed / rate(found['SSGD'], 'samples'):.1f}",
+                f"{rate(runs, 'bytes_sent') / MEGABYTE:.1f}",
+                f"{ends:.0f}",
+                f"{step_ratio(runs):.0f}",
+                around(runs),
+                around(runs, samples),
+            ]
+        )
+    (alone,) = standalone("esync_28x28")
+    return [*rows, [None, "–", "–", "–", "–", "–", f"{alone:.1f}", "–"]]
+
+
+def share(runs, slow):
+    """Return the mean percentage of their time that slow or fast workers compute."""
+    return np.mean(
+        [(100 * workers["compute"] / workers["time"])[(workers["index"] >= 4) == slow].mean() for _, workers in runs]
+    )
+
+
+def paper_table():
+    """Return the methods on the simulated devices of the paper; None stands for a value of the paper."""
+    return [
+        [
+            name,
+            _three(rate(runs, "samples")),
+            None,
+            f"{rate(runs, 'bytes_sent') / MEGABYTE:.1f}",
+            None,
+            f"{share(runs, slow=False):.1f}",
+            None,
+            f"{share(runs, slow=True):.1f}",
+            None,
+        ]
+        for name, runs in methods("esync_paper", "iid").items()
+    ]
+
+
+def _three(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def accuracies_table():
+    """Return the accuracies on the simulated devices."""
+    iid, by_class = methods("esync_paper", "iid"), methods("esync_paper", "by_class")
+    samples = fewest("esync_paper", "by_class")
+    return [[name, around(iid[name]), around(by_class[name]), around(by_class[name], samples), None] for name in iid]
+
+
+# Sentences. Each is in its page as it is here, on any number of lines.
+
+
+def readme_sentences():
+    """Return what README says of measured numbers."""
+    seeds = {len(values) for values in quickstart().values()}
+    assert seeds == {3}
+    rounds = {row[0]: row[1:] for row in benchmark("round.md", "", "1 MB", "64 MB")}
+    ours, peers = (min(_first(row[0]) for name, row in rounds.items() if mine(name)) for mine in (_is_ours, _is_peer))
+    large = [float(cell) for row in ratios("64 MB") + ratios("256 MB") for cell in row]
+    assert max(large) < 1
+    yield f"with 1 MB {_times(ours / peers)} times as long: {ours:.1f} ms instead of {peers:.1f} ms"
+    yield "Means of three seeds with their range"
+
+
+def _first(cell):
+    return float(cell.split(" ")[0])
+
+
+def _is_ours(name):
+    return name.startswith("hpcps,")
+
+
+def _is_peer(name):
+    return name.endswith(("Allreduce", "all_reduce")) and not _is_ours(name)
+
+
+def _times(ratio):
+    return {2: "twice", 3: "three", 4: "four"}[round(ratio)]
+
+
+def ratios(size):
+    """Return the row of the ratios to the best peer, of the first table: 4 ranks."""
+    (row,) = [cells for name, *cells in benchmark("round.md", "", size) if name == "hpcps / best peer"]
+    return [row]
+
+
+def communication_sentences():
+    """Return what the page says of bytes to the target."""
+    plain, both = costs()["none", "1"], [kind for kind, (_, direction) in KINDS.items() if direction == "both"]
+    updates = [kind for kind, (_, direction) in KINDS.items() if direction == "update" and kind != "randomk"]
+    steps = plain[:, 1] / costs()["none", "8"][:, 1]
+    onebit, dithering, sparse = (
+        "onebit direction both",
+        "dithering memory none direction both",
+        "sparse_loco direction both",
+    )
+    fewest = np.array([plain[:, 1] / costs()[kind, "8"][:, 1] for kind in (onebit, dithering, sparse)])
+    yield f"Eight local steps need {steps.min():.1f} to {steps.max():.1f} times fewer bytes than one"
+    yield f"with eight steps need {fewest.min():.0f} to {fewest.max():.0f} times fewer bytes than neither"
+    fewer = [times_fewer(kind, "1").mean() for kind in updates]
+    link = min(costs()[kind, "1"][:, 2].mean() for kind in updates)
+    yield (
+        f"all bytes are {min(fewer):.1f} to {max(fewer):.1f} times fewer, but the server still sends at least "
+        f"{link:.1f} MB"
+    )
+
+    def share(kind, local, rate):
+        return 100 * seconds(kind, local, rate) / seconds("none", local, rate)
+
+    yield (
+        f"`dithering` in both directions takes {share(dithering, '1', 0.1):.0f} % of the time with one step, and "
+        f"{share(dithering, '8', 0.1):.0f} % with eight; `onebit` takes {share(onebit, '1', 0.1):.0f} and "
+        f"{share(onebit, '8', 0.1):.0f} %"
+    )
+    everything = [*updates, *both]
+    for rate in (1.0, 10.0):
+        one, eight = (min(share(kind, local, rate) for kind in everything) for local in ("1", "8"))
+        where = f"*At {rate:.0f} Gbit/s* no compressor takes less than"
+        yield f"{where} {one:.0f} % with one step, and {eight:.0f} % with eight"
+    work = costs()[sparse, "1"][:, 3].mean() / plain[:, 3].mean()
+    yield f"`sparse_loco` in both directions needs {work:.1f} times the computing of `none`"
+    yield f"ends at {costs()['randomk', '1'][:, 0].mean():.1f} % with one step"
+    yield apart(everything)
+    changed = [
+        abs(costs(shift)[key][:, 1].mean() / found[:, 1].mean() - 1)
+        for shift in (-1.0, 1.0)
+        for key, found in costs().items()
+        if np.isfinite(found[:, 1]).all()
+    ]
+    yield (
+        f"One test image more or less in every evaluation changes a mean by {100 * np.mean(changed):.0f} %, and by "
+        f"{100 * max(changed):.0f} % at most"
+    )
+    spread = max(found[:, 1].max() / found[:, 1].min() for found in costs().values())
+    yield f"Between seeds the bytes of one line differ by a factor of up to {spread:.1f}"
+    yield from perplexity_sentences()
+
+
+def apart(kinds):
+    """Return how far final accuracies are from those without a compressor."""
+    far = {
+        (kind, local): costs()[kind, local][:, 0].mean() - costs()["none", local][:, 0].mean()
+        for kind in kinds
+        for local in ("1", "8")
+    }
+    topk, power = (-far.pop((kind, "8")) for kind in ("topk direction update k 0.01", "powersgd direction update"))
+    return (
+        f"by at most {max(map(abs, far.values())):.1f} points, except those of `randomk` and, with eight steps, of "
+        f"updates with `topk`, 1 % ({topk:.1f} points), and `powersgd` ({power:.1f} points)"
+    )
+
+
+def perplexities():
+    """Return the final perplexities of robust DiLoCo, by attack, server optimizer and rule."""
+    rows = published("diloco_robust", "rule", "attack_kind", "server.optimizer", "perplexity")
+    last = rows.groupby("run_id").last()
+    return {
+        (str(row["attack_kind"]), str(row["server.optimizer"]).split(" ")[0], str(row["rule"]).split(" ")[0]): row[
+            "perplexity"
+        ]
+        for _, row in last.iterrows()
+    }
+
+
+def perplexity_table():
+    """Return the final perplexities."""
+    found = perplexities()
+    rules = {
+        "average": "`average`",
+        "median": "`median`",
+        "trimmed_mean": "`trimmed_mean`, f = 1",
+        "geometric_median": "`geometric_median`",
+    }
+    return [
+        [
+            name,
+            *(
+                f"{found[attack, optimizer, rule]:.2f}"
+                for attack in ("none", "sign_flip", "alie")
+                for optimizer in ("none", "nesterov")
+            ),
+        ]
+        for rule, name in rules.items()
+    ]
+
+
+def perplexity_sentences():
+    """Return what the page says of robust DiLoCo."""
+    found = perplexities()
+    rules, outer = ("average", "median", "trimmed_mean", "geometric_median"), ("none", "nesterov")
+
+    def spread(attack):
+        of_all = [[found[attack, optimizer, rule] for rule in rules] for optimizer in outer]
+        return 100 * max(max(each) / min(each) - 1 for each in of_all)
+
+    def gains(*attacks):
+        ratios = [
+            1 - found[attack, "nesterov", rule] / found[attack, "none", rule] for attack in attacks for rule in rules
+        ]
+        return f"by {100 * min(ratios):.0f} to {100 * max(ratios):.0f} %"
+
+    costly = [
+        100 * (found["alie", optimizer, rule] / found["none", optimizer, rule] - 1)
+        for optimizer in outer
+        for rule in rules
+    ]
+    yield f"the four perplexities differ by at most {spread('none'):.1f} %"
+    yield f"`alie` costs little: {min(costly):.1f} to {max(costly):.1f} % of perplexity"
+    yield f"the four rules differ by at most {spread('alie'):.1f} %"
+    yield f"{gains('none', 'alie')} without an attack and under `alie`, and {gains('sign_flip')} under `sign_flip`"
+
+
+def esync_sentences():
+    """Return what the page says of methods beside each other."""
+
+    def final(runs):
+        return np.mean([accuracy[-1] for accuracy, _ in runs])
+
+    def equal(experiment):
+        return {
+            name: float(around(runs, fewest(experiment)).split(" ")[0]) for name, runs in methods(experiment).items()
+        }
+
+    names = ("esync_iid", "esync_by_class", "esync_28x28")
+    ahead = [final(methods(name)["ESync"]) - final(methods(name)["SSGD"]) for name in names]
+    yield f"ahead of SSGD by {min(ahead):.0f} to {max(ahead):.0f} points"
+    spread = max(max(equal(name).values()) - min(equal(name).values()) for name in ("esync_iid", "esync_28x28"))
+    yield f"With uniform shards ESync, SSGD and the asynchronous methods are within {np.ceil(spread):.0f} points"
+    by_class = equal("esync_by_class")
+    behind, others = by_class["SSGD"] - by_class["ESync"], by_class["SSGD"] - by_class["ASGD"]
+    yield (f"ESync is {behind:.0f} points behind SSGD, and the asynchronous methods are {others:.1f} points behind it")
+    paper = methods("esync_paper", "iid")
+    esync, ssgd, asgd = (rate(paper[name], "samples") for name in ("ESync", "SSGD", "ASGD"))
+    yield f"ESync processes {esync / ssgd:.0f} times as many samples per second as SSGD"
+    yield f"and {esync / asgd:.0f} times as many as ASGD"
+    ends, rounds = (np.mean([part(workers) for _, workers in paper["ESync"]]) for part in (_end, _rounds))
+    yield f"against {ends / rounds:.1f} s here"
+    swings = [
+        np.abs(np.diff(accuracy[len(accuracy) // 2 :])).max()
+        for accuracy, _ in methods("esync_paper", "by_class")["ASGD"]
+    ]
+    yield f"by up to {max(swings):.0f} points from one evaluation to the next in the second half"
+    sends = rate(paper["ESync"], "bytes_sent") / rate(paper["ASGD"], "bytes_sent")
+    assert 0.45 < sends < 0.55
+    yield "sends half as much as ASGD"
+    (alone,) = standalone("esync_paper")
+    yield f"standalone training (one seed) on as many samples as ESync reaches {alone:.1f}"
+
+
+def _end(workers):
+    return workers["time"].max()
+
+
+def _rounds(workers):
+    return workers["rounds"].max()
+
+
+def robustness_sentences():
+    """Return what the page says of stalled runs: zeno on the Dirichlet split, at the last evaluation of each run."""
+    rows = published(
+        "robustness_grid", "rule", "attack", "data.split", "rounds_total", "empty_rounds_total", "accuracy"
+    )
+    rows = rows[(rows["rule"] == "zeno") & rows["data.split"].str.contains("dirichlet")]
+    last = rows.groupby("run_id").last()
+    first, others = last[last["seed"] == 1], last[last["seed"] != 1]
+    (empty,), (rounds,), (accuracy,) = (set(first[name]) for name in ("empty_rounds_total", "rounds_total", "accuracy"))
+    yield (
+        f"`zeno` on the Dirichlet split with seed 1 accepted no update in {empty:.0f} of {rounds:.0f} rounds, "
+        "under every attack"
+    )
+    yield f"The accuracy of this seed is {100 * accuracy:.1f} %"
+    low, high = 100 * others["accuracy"].min(), 100 * others["accuracy"].max()
+    yield f"that of the others {low:.1f} to {high:.1f} %"
+
+
+TABLES = {
+    (COMMUNICATION, "compressors"): rates_table,
+    (COMMUNICATION, "between hosts"): between_hosts_table,
+    (COMMUNICATION, "bytes, 1 step"): lambda: bytes_table("1"),
+    (COMMUNICATION, "bytes, 8 steps"): lambda: bytes_table("8"),
+    (COMMUNICATION, "perplexity"): perplexity_table,
+    (ESYNC, "methods on digits"): digits_table,
+    (ESYNC, "methods on images"): images_table,
+    (ESYNC, "devices of the paper"): paper_table,
+    (ESYNC, "accuracies on these devices"): accuracies_table,
+    (TUTORIAL, "quickstart"): quickstart_table,
+}
+SENTENCES = {
+    README: readme_sentences,
+    COMMUNICATION: communication_sentences,
+    ESYNC: esync_sentences,
+    ROBUSTNESS: robustness_sentences,
+}
+
+
+def tables_of(page):
+    """Return the rows of the marked tables of a page, without their heads, by name."""
+    found = {}
+    for name, table in re.findall(r"<!-- numbers: (.*?) -->\n\n((?:\|.*\n)+)", page.read_text(encoding="utf-8")):
+        lines = table.splitlines()[2:]
+        found[name] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return found
+
+
+@pytest.mark.parametrize(("page", "name"), TABLES, ids=lambda value: value if isinstance(value, str) else value.stem)
+def test_tables_are_what_was_measured(page, name):
+    shown, computed = tables_of(page)[name], TABLES[page, name]()
+    assert len(shown) == len(computed)
+    for row, wanted in zip(shown, computed, strict=True):
+        assert [cell for cell, each in zip(row, wanted, strict=True) if each is not None] == [
+            each.strip() for each in wanted if each is not None
+        ]
+
+
+@pytest.mark.parametrize("page", SENTENCES, ids=lambda page: page.stem)
+def test_sentences_are_what_was_measured(page):
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    assert [sentence for sentence in SENTENCES[page]() if sentence not in text] == []
+
+
+def test_every_marked_table_is_computed():
+    pages = [README, *(ROOT / "docs").rglob("*.md")]
+    assert {(page, name) for page in pages for name in tables_of(page)} == set(TABLES)
+
+
+def show():
+    """Print all tables and sentences."""
+    for (page, name), table in TABLES.items():
+        print(f"\n{page.name}: {name}")
+        for row in table():
+            print("| " + " | ".join("…" if cell is None else cell for cell in row) + " |")
+    for page, sentences in SENTENCES.items():
+        print(f"\n{page.name}", *sentences(), sep="\n- ")
+
+
+if __name__ == "__main__":
+    show()
