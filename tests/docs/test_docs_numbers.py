@@ -59,26 +59,28 @@ def benchmark(report, *columns):
     return found
 
 
-# Quickstart.
+# Final accuracies.
 
 
-def quickstart():
-    """Return the final accuracies by rule and attack: `[seeds]`."""
-    rows = published("quickstart", "rule", "attack", "accuracy")
-    last = rows[rows["epoch"] == rows["epoch"].max()]
+def final_accuracies(experiment):
+    """Return the final accuracies by rule and attack, a value for each seed."""
+    rows = published(experiment, "rule", "attack", "accuracy")
+    last = rows.groupby("run_id").tail(1)
     return {
         key: 100 * group.sort_values("seed")["accuracy"].to_numpy() for key, group in last.groupby(["rule", "attack"])
     }
 
 
+def accuracy_table(experiment, rules, attacks):
+    """Return the final accuracies, a row for each rule and a column for each attack."""
+    found = final_accuracies(experiment)
+    return [[f"`{rule}`", *(cell(found[rule, attack]) for attack in attacks)] for rule in rules]
+
+
 def quickstart_table():
-    """Return final accuracies, a row for each rule."""
-    found = quickstart()
-    attacks = ("none", "negative 6", "random 1")
-    return [
-        [f"`{rule}`", *(cell(found[rule, attack]) for attack in attacks)]
-        for rule in ("average", "trimmed_mean", "phocas", "zeno")
-    ]
+    """Return those of the quickstart."""
+    rules, attacks = ("average", "trimmed_mean", "phocas", "zeno"), ("none", "negative 6", "random 1")
+    return accuracy_table("quickstart", rules, attacks)
 
 
 # Few bytes over slow links.
@@ -348,7 +350,7 @@ def accuracies_table():
 
 def readme_sentences():
     """Return what README says of measured numbers."""
-    seeds = {len(values) for values in quickstart().values()}
+    seeds = {len(values) for values in final_accuracies("quickstart").values()}
     assert seeds == {3}
     rounds = {row[0]: row[1:] for row in benchmark("round.md", "", "1 MB", "64 MB")}
     ours, peers = (min(_first(row[0]) for name, row in rounds.items() if mine(name)) for mine in (_is_ours, _is_peer))
@@ -495,6 +497,8 @@ def perplexity_sentences():
         ]
         return f"by {100 * min(ratios):.0f} to {100 * max(ratios):.0f} %"
 
+    totals = published("diloco_robust", "cpu", event="totals")
+    yield f"the {totals['run_id'].nunique()} runs used {totals['cpu'].sum() / 3600:.1f} hours of CPU time"
     costly = [
         100 * (found["alie", optimizer, rule] / found["none", optimizer, rule] - 1)
         for optimizer in outer
@@ -531,6 +535,16 @@ def esync_sentences():
     yield f"and {esync / asgd:.0f} times as many as ASGD"
     ends, rounds = (np.mean([part(workers) for _, workers in paper["ESync"]]) for part in (_end, _rounds))
     yield f"against {ends / rounds:.1f} s here"
+    slow = fewest("esync_paper", "by_class")
+    by_class = methods("esync_paper", "by_class")
+    at = {name: float(around(by_class[name], slow).split(" ")[0]) for name in by_class}
+    yield f"ESync has {at['ESync']:.1f} % where SSGD has {at['SSGD']:.1f} %"
+    more = np.mean([workers["samples"].sum() for _, workers in by_class["ESync"]]) / slow
+    yield f"the number of samples, {more:.0f} times as many"
+    digits, images = (
+        np.mean([_end(workers) for _, workers in methods(name)["ESync"]]) for name in (names[0], names[2])
+    )
+    yield f"({digits:.0f} s, and {images:.0f} s with images of 28 x 28)"
     swings = [
         np.abs(np.diff(accuracy[len(accuracy) // 2 :])).max()
         for accuracy, _ in methods("esync_paper", "by_class")["ASGD"]
