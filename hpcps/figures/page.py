@@ -46,6 +46,8 @@ LETTERS = 12
 """Letters of the heading in an inch of the width of a figure."""
 _TITLE_LETTERS = 13
 """Letters of a panel's title in an inch of its width."""
+_LABEL_LETTERS = 15
+"""Letters of the label of an axis in an inch of its length."""
 _NARROWEST = 1.5
 """Inches of the narrowest panel beside others, if the width of the figure is set but not the number of columns."""
 _OPEN_END: dict[str, Any] = {"marker": ">", "markersize": 6.5, "markerfacecolor": "white"}
@@ -152,7 +154,7 @@ class Page:
                 each.set_ylabel(label)
                 each.tick_params(labelleft=True)
             for each in (axes if one_row else axes[-1:]) if number + across >= len(found) else ():
-                each.set_xlabel(x)
+                each.set_xlabel(wrapped(x, int(_LABEL_LETTERS * (width - 0.5) / grid_columns)))
                 each.tick_params(labelbottom=True)
         return found
 

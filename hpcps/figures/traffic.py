@@ -19,7 +19,7 @@ from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import of_panel, suffixes
 from hpcps.figures.options import PlotOptions, select
-from hpcps.figures.page import RC, Page
+from hpcps.figures.page import RC, WIDEST, Page, wrapped
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
 
@@ -27,6 +27,10 @@ RATES = np.array([0.1, 1.0, 10.0, 100.0])
 """Gbit/s of the links."""
 
 _MEGABYTE = 1e6
+_LETTER = 0.068
+"""Inches of a letter beside an axis."""
+_NARROW = 1.8
+"""Inches of a panel that has room for few numbers on a logarithmic axis."""
 _SHOWN = 30.0
 """Percent below the target at which the axis of the accuracy begins."""
 
@@ -181,11 +185,12 @@ def draw_traffic(shown: Sequence[TargetCost], options: PlotOptions) -> Iterator[
 
 def _draw_curves(cost: TargetCost, options: PlotOptions) -> Figure:
     figure = draw_accuracy(cost.data, "bytes", options, measure=cost.measure)
+    narrow = figure.get_figwidth() / len({axes.get_position().x0 for axes in figure.axes}) < _NARROW
     for axes in figure.axes:
         positive = [x for line in axes.lines for x in np.asarray(line.get_xdata(), float) if x > 0]
         axes.set_xscale("log")
         axes.set_xlim(min(positive, default=1.0), None)
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if narrow else (1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
         if cost.measure == "accuracy":
@@ -201,10 +206,17 @@ def _draw_bytes(cost: TargetCost, options: PlotOptions) -> Figure:
     """Draw a point for each line, with the band of its seeds; a bar has no length on a logarithmic axis."""
     page, places = Page(cost.data, options), {line: place for place, line in enumerate(_lines(cost))}
     title, label = "bytes to the target", f"sent by all processes (MB)\nuntil {cost.words}"
-    grid = page.panels(title, [*map(page.title, cost.panels)], x=label, y=[""], height=0.5 + 0.2 * len(places))
+    names = [page.name(line) for line in places]
+    width, columns = options.width, WIDEST
+    if width is not None:  # long names of lines leave room for fewer panels
+        names = [wrapped(name, int(width / 2 / _LETTER)) for name in names]
+        room = _LETTER * max(len(part) for name in names for part in name.split("\n"))
+        columns = max(1, min(WIDEST, int((width - room) / _NARROW)))
+    height = 0.5 + len(names) * (0.06 + 0.14 * max(name.count("\n") + 1 for name in names))
+    grid = page.panels(title, [*map(page.title, cost.panels)], x=label, y=[""], height=height, columns=columns)
     for (axes,), lines in zip(grid, cost.panels.values(), strict=True):
         axes.set(xscale="log", ylim=(len(places) - 0.5, -0.5))
-        axes.set_yticks([*places.values()], map(page.name, places))
+        axes.set_yticks([*places.values()], names)
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -112,6 +112,15 @@ def test_bytes_are_compared_with_the_run_of_the_same_seed(table):
     assert f"{ratios.mean():.3g} [{ratios.min():.3g}–{ratios.max():.3g}]" in traffic_table(traffic)
 
 
+def test_long_names_leave_room_for_the_points(table):
+    names = {"int8 direction both": "eight bits for each value of an update and of a model"}
+    options = PlotOptions(width=3.4, names=names)
+    (traffic,) = traffic_of(table, options)
+    figure = dict(draw_traffic([traffic], options))["bytes_to_target"]
+    figure.canvas.draw()
+    assert figure.axes[0].get_window_extent().width > 1.2 * figure.dpi
+
+
 def test_the_time_of_one_process_is_marked(table):
     (data,) = figure_data_of(table)
     assert "all roles in one process" in data.facts
