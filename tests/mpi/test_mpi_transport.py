@@ -7,7 +7,8 @@ import pytest
 from mpi4py import MPI
 
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.transport.mpi.transport import MpiTransport
+from hpcps.transport.mpi.transport import MpiTransport, await_request
+from hpcps.transport.process_group import LostError
 
 PEERS = [Peer("worker", 0), Peer("worker", 1), Peer("validator", 0), Peer("server", 0)]
 pytestmark = pytest.mark.mpi(min_size=4)
@@ -27,6 +28,20 @@ def next_arrival(transport, seconds=20.0):
     while (arrival := transport.receive()) is None:
         assert time.monotonic() < until, "nothing came"
     return arrival
+
+
+def test_a_collective_operation_ends_when_another_process_is_lost(world):
+    """Without a supervisor, as under a launcher by hand, nothing else ends it."""
+    communicator, _, _ = world
+
+    def lose():
+        raise LostError(PEERS[1], "n2", "it was stopped")
+
+    request = communicator.Irecv([bytearray(1), MPI.BYTE], communicator.Get_rank(), 77)  # nobody sends it
+    with pytest.raises(LostError, match="worker-1 on n2 is lost: it was stopped"):
+        await_request(request, lose)
+    request.Cancel()
+    request.Wait()
 
 
 @pytest.mark.parametrize("payload_bytes", [None, 8, 7])
