@@ -41,7 +41,7 @@ NOTES = (
     "95 % from .. to: Student's t interval of the mean, within 0 to 100; unfinished: runs without a final result, also "
     "those that have not started; diverged, stalled: the number of these runs, which the mean "
     "includes; accepted: of the (update, block) pairs sent; sent, wall time: means until the last evaluation, over all "
-    "processes."
+    "processes; where all roles take turns in one process, the wall time is that of all of them."
 )
 
 _MEGABYTE = 1e6
