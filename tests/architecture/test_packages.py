@@ -102,6 +102,7 @@ def test_no_two_packages_import_each_other():
     assert not mutual
 
 
+@pytest.mark.thorough
 def test_imports_point_downward_only():
     """So there is no cycle of any length."""
     upward = {pair: places for pair, places in edges().items() if ORDER.index(pair[0]) < ORDER.index(pair[1])}

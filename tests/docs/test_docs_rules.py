@@ -45,6 +45,7 @@ def test_every_pair_was_measured(data):
     }, AGAIN
 
 
+@pytest.mark.thorough
 def test_our_results_are_those_that_were_compared(data):
     inputs, step = all_inputs(), 4
     assert digest(inputs) == data["inputs"]["digest"], AGAIN

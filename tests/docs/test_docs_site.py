@@ -62,6 +62,7 @@ def test_nothing_is_loaded_from_a_network(pages, site):
     assert styles == []
 
 
+@pytest.mark.thorough
 def test_every_generated_part_is_there(pages):
     assert [path for path in pages if "<!-- generated" in path.read_text() and path.stem != "experiment-file"] == []
     words = {

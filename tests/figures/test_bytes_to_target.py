@@ -84,6 +84,7 @@ def accuracies(table, line):
     return changed, sent.groupby("epoch")["bytes_sent_total"].mean().to_numpy() / 1e6
 
 
+@pytest.mark.thorough
 def test_one_test_image_changes_the_bytes_by_its_share_of_the_slope(table):
     """One of 100 images: 0.70 instead of 0.69 at epoch 1 would have counted as a whole epoch less."""
     found = []

@@ -104,6 +104,7 @@ def test_rates_are_those_of_the_simulated_devices(shown):
     assert (ssgd.workers, ssgd.seeds, ssgd.diverged_seeds) == (("0", "1", "2"), 2, 0)
 
 
+@pytest.mark.thorough
 def test_the_table_compares_at_equal_samples_and_at_equal_time(shown, table):
     """SSGD has the fewest samples, 192; ESync has 656 in 6 epochs, and so 109 after its first one."""
     head, _, *rows = [line for line in comparison_table(shown).splitlines() if line.startswith("|")]

@@ -70,6 +70,7 @@ def test_a_key_as_people_write_it():
     )
 
 
+@pytest.mark.thorough
 def test_lines_and_panels_are_those_chosen_in_their_order_with_their_names(table):
     options = {"lines": ["zeno", "average"], "panels": ["random 1", "none"]}
     figure = figures(table, **options, names={"zeno": "Zeno", "none": "no attack"})["accuracy_by_epoch"]
@@ -82,6 +83,7 @@ def test_lines_and_panels_are_those_chosen_in_their_order_with_their_names(table
         assert titles(figures(table, panels=[panel])["accuracy_by_epoch"]) == ["attack: random, scale 1"]
 
 
+@pytest.mark.thorough
 def test_a_line_keeps_its_style_without_the_others(table):
     """Also the lines without a style of their own, which get the next free one."""
     renamed = table.copy()

@@ -46,6 +46,7 @@ def git(*arguments, text=""):
     return subprocess.run(["git", "-C", ROOT, *arguments], input=text, capture_output=True, text=True).stdout
 
 
+@pytest.mark.thorough
 @in_checkout
 def test_git_ignores_everything_that_the_demo_writes(hpcps, tmp_path):
     """The commands of `make demo`, on one run in this process."""

@@ -137,6 +137,7 @@ def test_the_speed_up_of_a_quorum_is_by_the_clock(tmp_path: Path, capsys: pytest
     ]
 
 
+@pytest.mark.thorough
 def test_the_command_draws_simulated_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = {"topology.validators": 0, "train.epochs": 1, "simulation.kind": "modelled"}
     sweep = '[[sweep]]\n"topology.workers" = [1, 2]\n"data.shards" = [1, 2]\n"simulation.hosts" = [2, 3]\n'

@@ -177,6 +177,7 @@ def test_pip_gives_the_reason_of_a_failure(stranger):
     assert "setup.sh: pip failed" in said
 
 
+@pytest.mark.thorough
 def test_a_path_with_a_blank_is_refused_first(stranger, tmp_path):
     stranger.clone = stranger.clone.rename(tmp_path / "my clone")
     said, _ = stranger.sets_up(expect=1)

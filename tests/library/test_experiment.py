@@ -70,6 +70,7 @@ def test_keys_set_and_only():
     assert keys["validation.rule.kind"] == "zeno"
 
 
+@pytest.mark.thorough
 def test_selectors_narrow_each_other():
     experiment = hpcps.load(TEXT, only=["average,zeno", "1"])
     assert experiment.labels == ("zeno",)

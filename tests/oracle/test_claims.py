@@ -46,7 +46,7 @@ KRUM = {"kind": "krum", "f": 4}
 TRIMMED_MEAN = {"kind": "trimmed_mean", "f": 4}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "attack",
     [
@@ -74,6 +74,7 @@ def test_the_mean_of_nearest_neighbours_helps_the_trimmed_mean_on_uneven_data(ac
     assert accuracy(before, alie, uneven) > accuracy(TRIMMED_MEAN, alie, uneven) + TEN
 
 
+@pytest.mark.thorough
 def test_min_max_harms_krum_more_than_sign_flip(accuracy):
     uneven = {"kind": "dirichlet", "alpha": 1.0}
     assert accuracy(KRUM, {"kind": "min_max"}, uneven) < accuracy(KRUM, {"kind": "sign_flip"}, uneven) - TEN

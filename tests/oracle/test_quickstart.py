@@ -36,6 +36,7 @@ def test_zeno_keeps_its_accuracy(accuracy):
         assert accuracy["zeno", attack] > accuracy["zeno", "none"] - 0.03
 
 
+@pytest.mark.thorough
 def test_average_loses_it(accuracy):
     assert accuracy["average", "none"] > 0.85
     assert accuracy["average", "negative"] <= 0.20

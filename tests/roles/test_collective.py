@@ -146,6 +146,7 @@ ordinary = st.integers(0, 2**32 - 1).map(
 )
 
 
+@pytest.mark.thorough
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("exchange", ["ring", "allreduce"])

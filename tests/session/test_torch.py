@@ -37,6 +37,7 @@ FLIP = SignFlip(rate=0.25, scope="worker")
 TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 
 
+@pytest.mark.thorough
 def test_tensors_of_every_type_and_form():
     def body():
         rank, size = bps.rank(), bps.size()
@@ -294,6 +295,7 @@ def test_broadcasts():
     fork(3, body)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elements", [4, 3_000_000])
 def test_tensors_without_a_name_in_another_order_are_an_error_and_are_not_mixed(elements):
     def body():
@@ -742,7 +744,7 @@ def test_the_others_learn_of_a_process_that_changes_its_gradients():
     fork(2, body)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "keys", [{}, {"rule": "median"}, {"rule": "geometric_median"}, {"compression": "int8"}], ids=str
 )

@@ -196,6 +196,7 @@ def test_a_label_is_one_points_unless_only_the_seed_differs(tmp_path: Path) -> N
         load_experiment(file)
 
 
+@pytest.mark.thorough
 def test_as_many_exclusions_as_points_take_a_moment(write: Write) -> None:
     """The time of a quadratic search grows beyond every limit."""
     count = 2000

@@ -64,6 +64,7 @@ def test_resnet20_trains_evaluates_and_observes_in_the_same_way(both):
     assert ours["reestimated"] == pytest.approx(torchs["reestimated"], rel=5e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(3), ids=["nag", "sgd", "adam"])
 def test_optimizers_pulls_decay_and_resumption_are_the_same(both, number):
     ours, torchs = (one["small"][number] for one in both)
