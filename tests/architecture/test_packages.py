@@ -116,6 +116,7 @@ def test_at_the_top_level_there_are_packages_and_little_else():
         assert folder.is_file() or folder.name == "__pycache__" or (folder / "__init__.py").is_file()
 
 
+@pytest.mark.thorough
 def test_every_package_says_in_a_line_what_it_is():
     for path, tree in modules().items():
         if path.name == "__init__.py":

@@ -133,6 +133,7 @@ def test_results_folder_on_a_disk(options: str, said: str, experiment: Path) -> 
     assert_said(refused, said)
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("what", ["faults.toml", "results"])
 def test_permission(what: str, experiment: Path) -> None:
     results = experiment.parent / "results"

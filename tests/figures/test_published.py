@@ -171,6 +171,7 @@ def test_results_without_provenance_are_refused(hpcps, tmp_path):
     assert "4 of 4 runs have no provenance" in hpcps("publish", "demo", status=2)
 
 
+@pytest.mark.thorough
 def test_no_provenance_is_lost_with_add(hpcps, tmp_path):
     own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
     invent_small(own)

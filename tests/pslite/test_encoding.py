@@ -53,6 +53,7 @@ metas = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(metas)
 def test_what_is_written_is_read(meta):
     assert decode(encode(meta)) == meta
