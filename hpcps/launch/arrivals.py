@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hpcps.errors import LaunchError
@@ -17,6 +17,8 @@ from hpcps.launch.guard import ENDED
 from hpcps.records.inventory import enumerated
 
 _LOOK_EVERY = 0.02
+TELL_AFTER = 30.0
+"""Seconds after which a process that waits without a limit says for whom."""
 
 
 class EndedError(LaunchError):
@@ -48,13 +50,16 @@ class Arrivals:
         """Return the file of a process, such as `worker-3`; its guard writes another beside it."""
         return self.path / process
 
-    def arrive(self, process: str, everyone: Iterable[str], timeout: float) -> None:
+    def arrive(
+        self, process: str, everyone: Iterable[str], timeout: float, tell: Callable[[str], None] | None = None
+    ) -> None:
         """Wait until all processes have arrived.
 
         Args:
             process: this process.
             everyone: all processes.
             timeout: seconds.
+            tell: gets the names of the others, once, if that takes long.
 
         Raises:
             EndedError: one has ended instead.
@@ -71,7 +76,11 @@ class Arrivals:
             if ended := next((name for name in missing if name + ENDED in found), None):
                 self.file(process).unlink(missing_ok=True)
                 raise EndedError(process, ended, self.path / (ended + ENDED))
-            if time.monotonic() - began > timeout:
+            waited = time.monotonic() - began
+            if tell is not None and waited > TELL_AFTER:
+                tell(enumerated(missing))
+                tell = None
+            if waited > timeout:
                 self.file(process).unlink(missing_ok=True)  # so that its guard tells those that arrive later
                 raise LaunchError(
                     f"{process} waited {timeout:g} s for {enumerated(missing)} to call init(): each process must call "

@@ -136,7 +136,16 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGrou
     """Wait for all processes of the script and join their process group, each at most `timeout` seconds."""
     me = planned_rank(plan)
     if me is not None:
-        Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout)
+
+        def tell(missing: str) -> None:
+            report(
+                f"{me} on {socket.gethostname()}",
+                f"waits for {missing} to call init(); with servers, a script that uses MPI itself must import "
+                "mpi4py.MPI after init(), or both wait for each other for ever",
+            )
+
+        first = me.role != "worker" and me.index == 0  # it has no time limit
+        Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout, tell if first else None)
     with process_group(plan, plan_file, None if math.isinf(timeout) else timeout) as group:
         yield group
 

@@ -1,5 +1,6 @@
 """How a script that `hpcps launch` has not started joins the other processes, or says why it does not."""
 
+import math
 import multiprocessing
 import os
 import re
@@ -19,6 +20,7 @@ import torch.distributed as dist  # noqa: E402
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.errors import LaunchError, RunError  # noqa: E402
+from hpcps.launch import arrivals  # noqa: E402
 from hpcps.launch.ancestry import Ancestry, Task, without_launch  # noqa: E402
 from hpcps.launch.arrivals import Arrivals  # noqa: E402
 from hpcps.launch.plan import Plan, PlannedRun, Rank  # noqa: E402
@@ -115,6 +117,34 @@ def test_a_task_that_is_stopped_is_waited_for_only_as_long_as_an_exchange_may_ta
     why = "worker-0 has ended its script, and waits for worker-1, which has given no sign of life for"
     expected = why if where == "script" else "worker-0 on .* has waited 5 s for the others to leave MPI"
     assert re.search(expected, done.stderr), done.stderr
+
+
+def test_a_server_that_waits_for_init_says_for_whom_and_what_prevents_it(tmp_path, monkeypatch, capsys):
+    """A script that imports mpi4py.MPI before init() waits for the servers in MPI, and they wait for init()."""
+
+    def arrives(seconds):
+        files.path.joinpath("worker-1").touch()
+
+    class JoinedError(Exception):
+        pass
+
+    def joined(*_):
+        raise JoinedError
+
+    monkeypatch.setattr(arrivals, "TELL_AFTER", -1.0)
+    monkeypatch.setattr(arrivals.time, "sleep", arrives)
+    monkeypatch.setattr(join, "process_group", joined)
+    world = (Rank(0, "server", 0, "localhost"), Rank(1, "worker", 1, "localhost"))
+    plan = Plan(world, (PlannedRun("abc", "x", str(tmp_path), {"run": {"transport": {"kind": "mpi"}}}),))
+    plan.write(tmp_path / "plan.json")
+    files = Arrivals(tmp_path / "plan.json")
+    monkeypatch.setenv("HPCPS_PLAN", str(tmp_path / "plan.json"))
+    monkeypatch.setenv("HPCPS_RANK", "0")
+    with pytest.raises(JoinedError):
+        join.join_launch(join_timeout=math.inf)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("hpcps: server-0 on ")
+    assert "waits for worker-1 to call init(); with servers, a script that uses MPI itself must import" in said
 
 
 def test_a_process_that_loses_another_while_it_joins_reports_it_first(tmp_path, monkeypatch):
