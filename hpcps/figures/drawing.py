@@ -251,7 +251,7 @@ def draw_staleness(figure_data: FigureData, options: PlotOptions | None = None) 
             axes.plot(one.staleness, one.share.mean, label=one.line, markevery=gap, zorder=above, **look.options)
             axes.axvline(one.mean, color=look.color, linestyle=look.dashes, linewidth=0.8)
     _begin_at_zero(grid[0])
-    handles = page.line_handles(figure_data.lines if figure_data.line_key else ())
+    handles = page.line_handles(_named(page, shown))
     handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
     if of_seeds := _band_of_seeds(page, shown):
         handles.append(Patch(label=of_seeds, color="#999999", alpha=0.4, linewidth=0))
@@ -294,8 +294,7 @@ def _draw_bars(
             positions, values = bars(one)
             page.draw_bars(axes, one.line, positions + (place - (len(lines) - 1) / 2) * width, values, width)
     _begin_at_zero(grid[0])
-    lines_shown = page.data.lines if page.data.line_key else ()
-    return page.legend(page.bar_handles(lines_shown, _band_of_seeds(page, shown)))
+    return page.legend(page.bar_handles(_named(page, shown), _band_of_seeds(page, shown)))
 
 
 def _panels(page: Page, shown: Mapping[str, Sequence[Shown]], title: str, x: str, y: str) -> list[Axes]:
@@ -306,6 +305,12 @@ def _begin_at_zero(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def _named(page: Page, shown: Mapping[str, Sequence[Shown]]) -> list[str]:
+    """Return the lines that a legend names: those that are drawn, in the order of the figure."""
+    drawn = {one.line for lines in shown.values() for one in lines}
+    return [line for line in page.data.lines if line in drawn] if page.data.line_key else []
 
 
 def _band_of_seeds(page: Page, shown: Mapping[str, Sequence[Shown]]) -> str:

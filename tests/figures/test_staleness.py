@@ -73,6 +73,16 @@ def test_the_figures_show_them(table):
     assert counts.axes[0].get_xlabel() == "worker"
 
 
+def test_a_legend_names_only_what_is_drawn(table):
+    labels = table["label"].astype(str)
+    (figure_data,) = figure_data_of(table[(table["event"] == "evaluation") | labels.str.contains("naive_async")])
+    assert list(figure_data.lines) == ["naive_async", "zeno++"]
+    for figure in (draw_staleness(figure_data), draw_counts(figure_data)):
+        texts = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert "naive async" in texts
+        assert "zeno++" not in texts
+
+
 def test_files_only_where_there_is_something_to_show(table, tmp_path, empty_files):
     invent(tmp_path / "sync", epochs=2, workers=1, rules=("average",), attacks=ATTACKS[:1])
     sync = write_figures(figure_data_of(collect(tmp_path / "sync").table), tmp_path / "a")
