@@ -125,6 +125,7 @@ def test_every_package_says_in_a_line_what_it_is():
             assert not rest or rest.startswith("\n"), f"{path}: its first sentence takes more than a line"
 
 
+@pytest.mark.thorough
 def test_no_module_is_named_for_what_does_not_fit_elsewhere():
     names = {path.stem for path in modules()} | {path.parent.name for path in modules()}
     assert not names & {"util", "utils", "helper", "helpers", "common", "misc"}

@@ -198,6 +198,7 @@ def test_a_launch_names_the_process_that_another_loses_at_the_end(tmp_path):
     assert "worker-1 on n2 failed in phase script: it was stopped" in done.stderr, done.stderr
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_mpirun_of_another_mpi_is_refused(tmp_path):
     (tmp_path / "task.py").write_text(TASK)
     done = mpirun("mpich", interpreter("openmpi"), tmp_path / "task.py", "none")

@@ -730,6 +730,7 @@ def test_the_others_learn_of_a_process_that_changes_its_gradients():
         def steps():
             for _ in range(2):
                 model(torch.ones(2, 6)).sum().backward()
+                bps.push_pull(torch.ones(1), name="time for the exchange")
                 if bps.rank() == 1:
                     _set_numpy(model.bias.grad)
                 with suppress(RunError) if bps.rank() == 1 else nullcontext():
@@ -1410,6 +1411,7 @@ def test_an_error_at_the_end_of_a_script_is_its_exit_status(tmp_path):
     assert [process.returncode for process in both] == [1, 1], said
 
 
+@pytest.mark.thorough
 def test_sessions_of_one_process_leave_nothing_behind():
     def session():
         bps.init(alone=True)
