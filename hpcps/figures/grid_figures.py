@@ -16,7 +16,7 @@ from hpcps.figures.figure_data import FigureData
 from hpcps.figures.grid_study import Study, mark, selected
 from hpcps.figures.labels import SEPARATOR, of_value, suffixes
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import RC, Page, markers, wrapped
+from hpcps.figures.page import LETTER, RC, Page, markers, wrapped
 
 
 def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
@@ -175,7 +175,6 @@ _DARK = 55.0
 """Below this percentage the color is dark, so that the text is white."""
 
 _CELL = 0.95
-_LETTER = 0.068
 _NARROWEST = 4.0
 """Inches of the narrowest heat map, unless the options set a width: its heading needs room."""
 _NUMBER, _SLANTED = 0.26, 0.3
@@ -210,12 +209,12 @@ def draw_heat_map(
         meaning: what `{below}` stands for.
     """
     widest = max((len(word) for line in remarks for word in line), default=0)
-    room = _LETTER * max(map(len, rows), default=0)
+    room = LETTER * max(map(len, rows), default=0)
     cell = max(_CELL, 0.055 * widest + 0.12)
     width = options.width or max(cell * len(columns) + room + 1.2, _NARROWEST)
     if room > width / 3:  # long names of rows in a narrow figure
-        rows = [wrapped(row, int(width / 3 / _LETTER)) for row in rows]
-        room = _LETTER * max(len(line) for row in rows for line in row.split("\n"))
+        rows = [wrapped(row, int(width / 3 / LETTER)) for row in rows]
+        room = LETTER * max(len(line) for row in rows for line in row.split("\n"))
     page, cell = Page(figure_data, options), (width - room - 1.2) / len(columns)
     # A number with a decimal takes four letters; in cells without room for it, percentages are whole numbers.
     whole = cell < _NUMBER
@@ -224,7 +223,7 @@ def draw_heat_map(
     remarked = remark_size >= _READABLE
     slanted = cell > _SLANTED
     lines = max((row.count("\n") + 1 for row in rows), default=1)
-    height = max(0.42, 0.14 * lines) * len(rows) + 0.3 + _LETTER * (0.6 if slanted else 1.1) * max(map(len, columns))
+    height = max(0.42, 0.14 * lines) * len(rows) + 0.3 + LETTER * (0.6 if slanted else 1.1) * max(map(len, columns))
     with mpl.rc_context({**RC, "axes.grid": False}):
         axes = page.panel(title.format(below=meaning * remarked), width=width, height=height)
         image = axes.imshow(

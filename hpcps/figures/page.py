@@ -44,6 +44,8 @@ _MARKERS = 7
 _ENTRY = 0.95
 LETTERS = 12
 """Letters of the heading in an inch of the width of a figure."""
+LETTER = 0.068
+"""Inches of a letter beside an axis."""
 _TITLE_LETTERS = 13
 """Letters of a panel's title in an inch of its width."""
 _LABEL_LETTERS = 15

@@ -19,7 +19,7 @@ from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import of_panel, suffixes
 from hpcps.figures.options import PlotOptions, select
-from hpcps.figures.page import RC, WIDEST, Page, wrapped
+from hpcps.figures.page import LETTER, RC, WIDEST, Page, wrapped
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
 
@@ -27,8 +27,6 @@ RATES = np.array([0.1, 1.0, 10.0, 100.0])
 """Gbit/s of the links."""
 
 _MEGABYTE = 1e6
-_LETTER = 0.068
-"""Inches of a letter beside an axis."""
 _NARROW = 1.8
 """Inches of a panel that has room for few numbers on a logarithmic axis."""
 _SHOWN = 30.0
@@ -209,8 +207,8 @@ def _draw_bytes(cost: TargetCost, options: PlotOptions) -> Figure:
     names = [page.name(line) for line in places]
     width, columns = options.width, WIDEST
     if width is not None:  # long names of lines leave room for fewer panels
-        names = [wrapped(name, int(width / 2 / _LETTER)) for name in names]
-        room = _LETTER * max(len(part) for name in names for part in name.split("\n"))
+        names = [wrapped(name, int(width / 2 / LETTER)) for name in names]
+        room = LETTER * max(len(part) for name in names for part in name.split("\n"))
         columns = max(1, min(WIDEST, int((width - room) / _NARROW)))
     height = 0.5 + len(names) * (0.06 + 0.14 * max(name.count("\n") + 1 for name in names))
     grid = page.panels(title, [*map(page.title, cost.panels)], x=label, y=[""], height=height, columns=columns)

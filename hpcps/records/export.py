@@ -231,18 +231,18 @@ def pivoted(summary: pd.DataFrame, column: str) -> Pivot:
     rule = others.index("rule") if "rule" in others else None
     groups = {key: key if rule is None else (*key[:rule], *key[rule + 1 :]) for key in keys}
     groups = dict.fromkeys(keys, ()) if rule is None else groups
-    best: dict[tuple[tuple[str, ...], str], str] = {}
+    best: dict[tuple[tuple[str, ...], str], float] = {}
     for (key, value), place in at.items():
-        mean, name = summary["mean"].iloc[place], (groups[key], value)
-        if not np.isnan(mean) and (name not in best or mean > float(best[name])):
-            best[name] = repr(float(mean))
+        mean, name = float(summary["mean"].iloc[place]), (groups[key], value)
+        if not np.isnan(mean):
+            best[name] = max(mean, best.get(name, mean))
     rows = []
     for key in dict.fromkeys(keys):
         cells = []
         for value in columns:
             point = summary.iloc[at[key, value]] if (key, value) in at else None
             top = best.get((groups[key], value))
-            cells.append((_mean_and_deviation(point), point is not None and repr(float(point["mean"])) == top))
+            cells.append((_mean_and_deviation(point), point is not None and float(point["mean"]) == top))
         rows.append((key, tuple(cells)))
     return Pivot(tuple(others), columns, tuple(rows))
 

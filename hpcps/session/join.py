@@ -39,6 +39,7 @@ from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
 from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
+from hpcps.spec.tree import get
 from hpcps.transport import ProcessGroup
 from hpcps.transport.mpi.component import load_mpi
 from hpcps.transport.process_group import LostError
@@ -138,13 +139,14 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGrou
     if me is not None:
 
         def tell(missing: str) -> None:
-            report(
-                f"{me} on {socket.gethostname()}",
-                f"waits for {missing} to call init(); with servers, a script that uses MPI itself must import "
-                "mpi4py.MPI after init(), or both wait for each other for ever",
+            early = (
+                "; with servers, a script that uses MPI itself must import mpi4py.MPI after init(), or both wait for "
+                "each other for ever"
             )
+            over_mpi = get(dict(plan.runs[0].spec), ("run", "transport", "kind")) == "mpi"
+            report(f"{me} on {socket.gethostname()}", f"waits for {missing} to call init(){early * over_mpi}")
 
-        first = me.role != "worker" and me.index == 0  # it has no time limit
+        first = me.role == "server" and me.index == 0  # servers have no time limit
         Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout, tell if first else None)
     with process_group(plan, plan_file, None if math.isinf(timeout) else timeout) as group:
         yield group
