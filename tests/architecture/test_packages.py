@@ -57,6 +57,12 @@ def modules():
     return {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _parsed_once():
+    """Parse all modules before the first test, which would else take longer than the others."""
+    modules()
+
+
 def layer_of(path):
     """Return the package below hpcps, or the module beside them, that a file belongs to."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
@@ -116,7 +122,6 @@ def test_at_the_top_level_there_are_packages_and_little_else():
         assert folder.is_file() or folder.name == "__pycache__" or (folder / "__init__.py").is_file()
 
 
-@pytest.mark.thorough
 def test_every_package_says_in_a_line_what_it_is():
     for path, tree in modules().items():
         if path.name == "__init__.py":
@@ -125,7 +130,6 @@ def test_every_package_says_in_a_line_what_it_is():
             assert not rest or rest.startswith("\n"), f"{path}: its first sentence takes more than a line"
 
 
-@pytest.mark.thorough
 def test_no_module_is_named_for_what_does_not_fit_elsewhere():
     names = {path.stem for path in modules()} | {path.parent.name for path in modules()}
     assert not names & {"util", "utils", "helper", "helpers", "common", "misc"}

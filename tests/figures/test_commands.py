@@ -43,6 +43,7 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
     assert "(20 rows" in small
 
 
+@pytest.mark.thorough
 def test_collect_says_how_a_large_table_becomes_small(hpcps, monkeypatch):
     assert "--events" not in hpcps("collect", "demo")
     monkeypatch.setattr(results, "LARGE", 10_000)
