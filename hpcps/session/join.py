@@ -87,7 +87,8 @@ class TaskSession(StepSession):
 
     def _limit(self) -> AbstractContextManager[None]:
         late = (
-            f"{self.name} has waited {self._timeout:g} s for the others to leave MPI: one of them is stopped or hangs"
+            f"{self.name} has waited {self._timeout:g} s for the others to leave MPI: "
+            "this process or another one is stopped or hangs"
         )
         return _ended_after(self._timeout, late)
 

@@ -15,7 +15,7 @@ from hpcps.session.buckets import ID
 from hpcps.session.holder import Holder
 from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import ACCUMULATE
-from hpcps.session.tensors import Declaration, Tensor, TensorExchange, Watch
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 
@@ -130,7 +130,7 @@ class Member:
         later: bool = False,
         call: int = 0,
         absent: Sequence[int] = (),
-        watch: Watch | None = None,
+        deferred: bool = False,
     ) -> TensorExchange:
         """Begin an exchange, see `TensorExchange`. A small tensor waits until `flush` sends it with others.
 
@@ -141,7 +141,7 @@ class Member:
         """
         if self.error is not None or self.gone:
             self._refuse(tensor)
-        exchange = TensorExchange(tensor, source, target, time.monotonic(), call, absent, watch)
+        exchange = TensorExchange(tensor, source, target, time.monotonic(), call, absent, deferred)
         if tensor.small or later:
             self._queue.append(exchange)  # without a lock: `flush` may run in another thread
         else:

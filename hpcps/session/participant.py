@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from traceback import walk_stack
 from typing import Any
@@ -98,7 +99,7 @@ class _Sender:
             yield Kind.ABSENT, first, stop, None
 
     def take(self, first: int, stop: int, words: Vector) -> list[TensorExchange]:
-        """Copy the results of a span to the targets of its exchanges, and return these.
+        """Give the results of a span to its exchanges, and return these.
 
         Raises:
             RunError: a result is not due.
@@ -109,22 +110,23 @@ class _Sender:
                 f"{self.holder} sent a result that was not due, of slot {first} of bucket {self.bucket.number}"
             )
         self.exchanges[first:stop] = [None] * len(ended)
-        for exchange in ended:
-            exchange.due()
         part = self.bucket.parts[first]
         if self.bucket.results is not None:
             words = self.bucket.results.decode(part.tensor.declaration.name, words)
-        if part.tensor.divided:
-            targets = part.of(ended[0].target)
-        else:
-            targets = [*chain.from_iterable([exchange.target for exchange in ended])]
-        if part.tensor.small or words.size < _VIEW * len(targets):
+        whole = [exchange.target for exchange in ended]
+        targets = [part.of(whole[0])] if part.tensor.divided else whole
+        if part.tensor.small or words.size < _VIEW * len(targets[0]):
             # The holder has combined what was sent from these words.
             self._values[self.bucket.words(first, stop)] = words
-            views = [*chain.from_iterable(self._views[first:stop])]
+            views = self._views[first:stop]
         else:
-            views = self._copies.views(self.bucket.bytes_of(first, words), part.tensor.declaration.dtype, targets)
-        self._copies.copy(targets, views)
+            values = self.bucket.bytes_of(first, words)
+            views = [self._copies.views(values, part.tensor.declaration.dtype, targets[0])]
+        if any(exchange.deferred for exchange in ended):
+            for exchange, target, view in zip(ended, targets, views, strict=True):
+                exchange.take(partial(self._copies.copy, target, view))
+        else:  # in one call
+            self._copies.copy([*chain.from_iterable(targets)], [*chain.from_iterable(views)])
         return ended
 
 

@@ -14,7 +14,7 @@ from hpcps.session.buckets import partition
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
-from hpcps.session.tensors import Declaration, Tensor, TensorExchange, Watch
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.transport.process_group import ProcessGroup, refuse
 
 _ENOUGH = 1 << 18
@@ -96,7 +96,7 @@ class Session:
         target: Any,
         call: int = 0,
         absent: Sequence[int] = (),
-        watch: Watch | None = None,
+        deferred: bool = False,
     ) -> TensorExchange:
         """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one.
 
@@ -104,12 +104,12 @@ class Session:
         """
         if tensor.small or self._polls:
             self._waiting += tensor.declaration.words if tensor.small else 0
-            exchange = self.member.start(tensor, source, target, True, call, absent, watch)
+            exchange = self.member.start(tensor, source, target, True, call, absent, deferred)
             if self._waiting > _ENOUGH:
                 self._flush()
             return exchange
         with self._lock:
-            exchange = self.member.start(tensor, source, target, False, call, absent, watch)
+            exchange = self.member.start(tensor, source, target, False, call, absent, deferred)
             self.member.settle_own()
             return exchange
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import inf, prod
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Layout
@@ -195,16 +195,6 @@ class Tensor:
         )  # fmt: skip
 
 
-class Watch(Protocol):
-    """Looks at the tensors that get the result of an exchange."""
-
-    def before(self) -> None:
-        """Look at them before the first part of the result is written."""
-
-    def after(self) -> None:
-        """Look at them when all of the result is written."""
-
-
 class TensorExchange:
     """One exchange of a tensor.
 
@@ -221,6 +211,8 @@ class TensorExchange:
         call: the number of the call of the script that gave a tensor of this form without a name; 0 if it has a name.
         absent: the blocks that this worker does not have, whose values are zero.
         unused: the blocks that no worker has, when the result has come.
+        deferred: whether parts of the result are kept until `write` writes them, so that no other thread changes the
+            target while the script may look at it. Otherwise each is written when it comes.
     """
 
     unused: Sequence[int] = ()
@@ -238,7 +230,7 @@ class TensorExchange:
         began: float,
         call: int = 0,
         absent: Sequence[int] = (),
-        watch: Watch | None = None,
+        deferred: bool = False,
     ) -> None:
         """Begin an exchange.
 
@@ -249,7 +241,8 @@ class TensorExchange:
         if last is not None and last.left and last.error is None:
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
         self.tensor, self.source, self.target, self.began, self.call = tensor, source, target, began, call
-        self.absent, self._watch, self._is_due = absent, watch, False
+        self.absent, self.deferred = absent, deferred
+        self._kept: list[Callable[[], None]] = []
         self.left = len(tensor.parts)
         tensor.exchange = self  # complete, as another thread may look at it
 
@@ -265,18 +258,24 @@ class TensorExchange:
         else:
             self._then = call
 
-    def due(self) -> None:
-        """Note that a part of the result is written next."""
-        if self._watch is not None and not self._is_due:
-            self._is_due = True
-            self._watch.before()
+    def take(self, write: Callable[[], None]) -> None:
+        """Take a part of the result, which a function writes to the target."""
+        if self.deferred:
+            self._kept.append(write)
+        else:
+            write()
+
+    def write(self) -> None:
+        """Write the parts that were kept."""
+        if self._kept:
+            for write in self._kept:
+                write()
+            self._kept = []
 
     def end(self, error: BaseException | None = None) -> None:
         """Count a part as done, or end with an error; call what waits for the end."""
         if self.error is not None:
             return
-        if self._watch is not None and self.left == 1 and error is None:
-            self._watch.after()
         self.left, self.error = self.left - 1, error
         if not self.left or error is not None:
             self.source = self.target = None

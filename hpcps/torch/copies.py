@@ -20,7 +20,9 @@ class TensorCopies(Copies):
     def views(self, values: Bytes, dtype: str, like: Sequence[Tensor]) -> list[Tensor]:
         if not values.flags.writeable:
             # torch has no tensors that are read-only, and warns; nothing writes to these.
-            values = np.asarray((ctypes.c_uint8 * values.nbytes).from_address(values.ctypes.data))
+            memory = (ctypes.c_uint8 * values.nbytes).from_address(values.ctypes.data)
+            memory.owner = values  # type: ignore[attr-defined]  # it has only the address, and the tensors may live long
+            values = np.asarray(memory)
         with torch.inference_mode(False):  # later exchanges use them too
             flat = torch.from_numpy(values).view(getattr(torch, dtype))
             parts = torch.split(flat, [each.numel() for each in like])

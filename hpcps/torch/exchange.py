@@ -36,17 +36,15 @@ class PendingTensor:
         output: what gets the result.
         target: what the exchange writes the result to; it may be the output.
         unnamed: the name that it uses, if it was given none.
-        watch: looks at the output when `finish` writes it; None if the exchange does so, or nobody does.
     """
 
     exchange: TensorExchange
     output: Tensor
     target: Tensor
     unnamed: str
-    watch: tensors.Watch | None = None
 
-    def finish(self) -> Tensor:
-        """Wait for the result, and return it."""
+    def wait(self) -> None:
+        """Wait for the result."""
         exchange = self.exchange
         try:
             if exchange.left or exchange.error is not None:
@@ -54,15 +52,20 @@ class PendingTensor:
         finally:
             if self.unnamed:
                 _unnamed.discard(self.unnamed)
+
+    def write(self) -> None:
+        """Write the result to the output, as far as the exchange has not done so."""
+        self.exchange.write()
         if self.target is not self.output:
-            if self.watch is not None:
-                self.watch.before()
             with torch.no_grad():
                 self.output.copy_(self.target)
-            if self.watch is not None:
-                self.watch.after()
-        elif exchange.tensor.divided:  # torch has not seen that its bytes were written
+        elif self.exchange.tensor.divided:  # torch has not seen that its bytes were written
             torch.autograd.graph.increment_version(self.output)
+
+    def finish(self) -> Tensor:
+        """Wait for the result, and return it."""
+        self.wait()
+        self.write()
         return self.output
 
 
@@ -175,7 +178,7 @@ def begin(
     shapes: Sequence[Sequence[int]] | None = None,
     compression: type[NoneCompressor] = Compression.none,
     absent: Sequence[int] = (),
-    watch: tensors.Watch | None = None,
+    deferred: bool = False,
 ) -> PendingTensor:
     """Begin an exchange.
 
@@ -188,13 +191,13 @@ def begin(
         shapes: the shapes of its blocks, for rules that see blocks; by default it is one block.
         compression: see `Compression`.
         absent: see `TensorExchange`.
-        watch: looks at the output before and after the result is written to it.
+        deferred: whether only `PendingTensor.write` writes to the output.
     """
     if compression is not Compression.none:
         compressed, _ = compression.compress(tensor)
         if compressed is not tensor:
             pending = begin(compressed, compressed, name, reduction, given=given, shapes=shapes, absent=absent)
-            return PendingTensor(pending.exchange, output, pending.target, pending.unnamed, watch)
+            return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
     form = "" if name else f"unnamed {tensor.dtype} {list(tensor.shape)} {reduction}"
     unnamed = _free_name(form) if form else ""
     found, target = declared(name or unnamed, tensor, reduction, shapes), output
@@ -206,16 +209,15 @@ def begin(
         _calls[form] += 1
     call = _calls[form] if form else 0
     if not found.divided:
-        exchange = session().start(found, [tensor] if given else None, [output], call, absent, watch)
+        exchange = session().start(found, [tensor] if given else None, [output], call, absent, deferred)
     else:
         if not output.is_contiguous() or output.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
         source = [bytes_of(tensor.detach().contiguous().cpu())] if given else None
-        own = watch if target is output else None
-        exchange = session().start(found, source, [bytes_of(target)], call, absent, own)
+        exchange = session().start(found, source, [bytes_of(target)], call, absent, deferred)
     if unnamed:
         _unnamed.add(unnamed)
-    return PendingTensor(exchange, output, target, unnamed, watch)
+    return PendingTensor(exchange, output, target, unnamed)
 
 
 def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:

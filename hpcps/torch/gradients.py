@@ -16,7 +16,7 @@ from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import check_whole
-from hpcps.torch.samples import State, is_unchanged, state_of, with_result
+from hpcps.torch.samples import State, is_unchanged, state_of
 from hpcps.torch.state import session, size
 from hpcps.torch.together import Together
 
@@ -37,8 +37,6 @@ class _Bucket:
         self.parameters, self._together = parameters, together
         self.complete: dict[Tensor, State] = {}
         self.begun = False
-        self._written: dict[Tensor, State] = {}
-        self._changed: list[Tensor] = []
 
     def put(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note a gradient that is complete; begin the exchange if all are."""
@@ -59,15 +57,7 @@ class _Bucket:
                 if parameter.requires_grad:  # else the script has frozen it, and no step may change it
                     parameter.grad = gradient
             gradients.append(gradient)
-        self._together.begin(gradients, absent, self)
-
-    def before(self) -> None:
-        """Note the gradients that the script has changed since their backward pass: the result overwrites them."""
-        self._changed = [each for each, state in self.complete.items() if not is_unchanged(each.grad, state)]
-
-    def after(self) -> None:
-        """Note what the gradients are with the results."""
-        self._written = {each: with_result(state) for each, state in self.complete.items()}
+        self._together.begin(gradients, absent, deferred=True)
 
     def finish(self) -> list[Tensor]:
         """Wait for the results; return the parameters whose gradients the script has changed.
@@ -75,19 +65,20 @@ class _Bucket:
         A parameter without a gradient in all processes has none afterwards, so that no step changes it, unless its
         result is not zero, as with the residual of a compressor.
         """
-        self._together.finish()
-        changed = {each: None for each, state in self._written.items() if not is_unchanged(each.grad, state)}
-        changed |= dict.fromkeys(self._changed)
+        self._together.pending.wait()
+        # The script waits here, so nothing changes between the comparison and the results.
+        changed = [each for each, state in self.complete.items() if not is_unchanged(each.grad, state)]
+        self._together.write()
         for k in self._together.pending.exchange.unused:
             gradient = self.parameters[k].grad
             if gradient is not None and not gradient.any():
                 self.parameters[k].grad = None
         self.forget()
-        return list(changed)
+        return changed
 
     def forget(self) -> None:
         """Forget the backward passes of this step."""
-        self.complete, self._written, self._changed, self.begun = {}, {}, [], False
+        self.complete, self.begun = {}, False
 
 
 class Gradients:

@@ -20,12 +20,6 @@ def state_of(gradient: Tensor) -> State:
     return gradient, gradient._version, gradient.data_ptr(), _sample(gradient)
 
 
-def with_result(before: State) -> State:
-    """Return what a gradient is when a result has been written to it, which torch counts as one version."""
-    gradient, version, address, _ = before
-    return gradient, version + 1, address, _sample(gradient)
-
-
 def is_unchanged(gradient: Tensor | None, state: State) -> bool:
     """Return whether a parameter has the gradient of a state, with the same values in the same memory."""
     was, version, address, sample = state

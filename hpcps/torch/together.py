@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcps.session.reduction import Reduction
-from hpcps.session.tensors import TensorExchange, Watch
+from hpcps.session.tensors import TensorExchange
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import PendingTensor, begin, declared, sparse
 from hpcps.torch.state import session
@@ -58,40 +58,38 @@ class Together:
         self._tensor = declared(name, compression.compress(self._flat)[0], reduction, shapes=shapes, whole=True)
 
     @torch.no_grad()
-    def begin(
-        self, tensors: Sequence[Tensor], absent: Sequence[int] = (), watch: Watch | None = None
-    ) -> TensorExchange:
+    def begin(self, tensors: Sequence[Tensor], absent: Sequence[int] = (), deferred: bool = False) -> TensorExchange:
         """Begin an exchange of tensors, which get the results.
 
         Args:
             tensors: the tensors.
             absent: the numbers of those that this process does not have, which are zero.
-            watch: looks at the tensors before and after the results are written to them.
+            deferred: whether only `write` writes to the tensors.
 
         Raises:
             SpecError: one of them is sparse.
         """
         if len(tensors) == 1:
-            self.pending = self._begin(tensors[0], tensors[0], absent=absent, watch=watch)
+            self.pending = self._begin(tensors[0], tensors[0], absent=absent, deferred=deferred)
             return self.pending.exchange
         if any(each.layout is not torch.strided for each in tensors):
             raise sparse(self._name)
         if self._staged:
             torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
         self._tensors, given = tensors, [self._flat] if self._staged else tensors
-        self._watch = watch if self._staged else None
-        exchange = session().start(self._tensor, given, given, 0, absent, None if self._staged else watch)
+        exchange = session().start(self._tensor, given, given, 0, absent, deferred and not self._staged)
         self.pending = PendingTensor(exchange, tensors[0], tensors[0], "")
         return exchange
 
     @torch.no_grad()
-    def finish(self) -> None:
-        """Wait for the results."""
-        self.pending.finish()
+    def write(self) -> None:
+        """Write the results to the tensors, as far as the exchange has not done so."""
+        self.pending.write()
         if self._staged:
-            if self._watch is not None:
-                self._watch.before()
             torch._foreach_copy_(self._tensors, self._staged)  # type: ignore[arg-type]  # it takes sequences
-            if self._watch is not None:
-                self._watch.after()
         self._tensors = ()
+
+    def finish(self) -> None:
+        """Wait for the results, and write them to the tensors."""
+        self.pending.wait()
+        self.write()

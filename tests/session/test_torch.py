@@ -720,6 +720,24 @@ def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys, width):
             bps.shutdown()  # the second error has come from the session: the script knows
 
 
+@pytest.mark.parametrize("elements", [3, 70_000, 3_000_000])
+def test_gradients_stay_those_of_the_process_until_the_script_waits_for_the_results(elements):
+    """Else a change at the time of the result would be lost without an error."""
+
+    def body():
+        weight = torch.nn.Parameter(torch.ones(elements))
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)])
+        for step in range(2):
+            (weight * (bps.rank() + step)).sum().backward()
+            bps.push_pull(torch.ones(1), name="time for the exchange")
+            assert torch.equal(weight.grad, torch.full((elements,), float(bps.rank() + step)))
+            optimizer.synchronize()
+            assert torch.equal(weight.grad, torch.full((elements,), 0.5 + step))
+            optimizer.zero_grad()
+
+    fork(2, body)
+
+
 def test_the_others_learn_of_a_process_that_changes_its_gradients():
     read = multiprocessing.get_context("fork").Barrier(2)
 
@@ -730,7 +748,6 @@ def test_the_others_learn_of_a_process_that_changes_its_gradients():
         def steps():
             for _ in range(2):
                 model(torch.ones(2, 6)).sum().backward()
-                bps.push_pull(torch.ones(1), name="time for the exchange")
                 if bps.rank() == 1:
                     _set_numpy(model.bias.grad)
                 with suppress(RunError) if bps.rank() == 1 else nullcontext():
@@ -867,11 +884,12 @@ def _no_step(model, optimizer):
 def test_a_backward_pass_without_its_step_is_an_error_with_a_remedy(mistake, message, ends):
     """Also if the script catches it, and in all processes."""
 
-    read = multiprocessing.get_context("fork").Barrier(2)
+    both = multiprocessing.get_context("fork").Barrier(2)
 
     def body():
         model = network()
         optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+        both.wait(50)  # the failure of one must not meet the other before its own mistake
         if mistake is _no_step:
             mistake(model, optimizer)
             bps.push_pull(torch.ones(1), name="all have begun")
@@ -882,7 +900,7 @@ def test_a_backward_pass_without_its_step_is_an_error_with_a_remedy(mistake, mes
                 mistake(model, optimizer)
             with pytest.raises(RunError, match=message) if ends else nullcontext():
                 bps.push_pull(torch.ones(3), name="x")
-        read.wait(50)  # the other process may still read the memory of this one
+        both.wait(50)  # the other process may still read the memory of this one
         os._exit(0)
 
     fork(2, body)
