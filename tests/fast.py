@@ -60,6 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         # Importing them takes longer than the limit, in whichever test is first.
         import matplotlib.pyplot  # noqa: F401
+        import pandas  # noqa: F401
+        import pyarrow.parquet  # noqa: F401
+        import scipy.stats  # noqa: F401
         import torch  # noqa: F401
 
 

@@ -97,6 +97,7 @@ def test_one_test_image_changes_the_bytes_by_its_share_of_the_slope(table):
     assert [each[1] for each in found] == pytest.approx([(sent[1] + sent[2]) / 2] * 3)
 
 
+@pytest.mark.thorough
 def test_bytes_are_compared_with_the_run_of_the_same_seed(table):
     fast, slow = [0.90, 0.90, 0.90], [0.30, 0.30, 0.90]
     changed, sent = accuracies(

@@ -94,6 +94,7 @@ def test_a_line_keeps_its_style_without_the_others(table):
     assert (line.get_color(), line.get_marker()) == (same.get_color(), same.get_marker())
 
 
+@pytest.mark.thorough
 def test_what_is_not_there_is_an_error_that_lists_what_is(table):
     with pytest.raises(RunError) as caught:
         figures(table, lines=["zen"], panels=["nothing"])

@@ -190,6 +190,7 @@ def test_it_refuses_the_paths_that_launchers_refuse():
     assert job._PLAIN.pattern in (ROOT / "setup.sh").read_text()
 
 
+@pytest.mark.thorough
 def test_a_python_that_is_not_there(stranger):
     said, _ = stranger.sets_up(expect=1, PYTHON="python3.99")
     assert said == (

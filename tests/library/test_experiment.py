@@ -151,6 +151,7 @@ def test_a_run_in_this_process_is_the_run_of_the_command_line(ran, results, tmp_
     assert (others / "small/runs" / ran.ids[0] / "DONE").stat().st_mtime_ns == before
 
 
+@pytest.mark.thorough
 def test_results_are_what_collect_writes(ran, results, monkeypatch, capsys):
     assert main(["collect", str(results / "small")]) == 0
     written = pd.read_parquet(results / "small/table.parquet")

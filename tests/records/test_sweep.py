@@ -72,6 +72,7 @@ def test_status_collect_and_figures_know_what_has_not_been_played(results, capsy
     assert "3 of 6 runs unfinished" in shown(capsys, "plot", str(results / "table.parquet"))
 
 
+@pytest.mark.thorough
 def test_a_point_that_is_removed_from_the_file_is_forgotten(results, capsys):
     assert run("--only", "0-1") == 0
     file = results.parent.parent / "sweep.toml"
