@@ -297,7 +297,7 @@ def test_needs_that_are_met(doctor):
                 "memory": {"in_place": True, "shm": {"size": 64e6, "free": 12e6}, "shortage": None, "shm_problem": ""},
             },
             (),
-            'transport.kind = "mpi": MPI needs 20.0 MB of /dev/shm for 4 processes on one host',
+            'transport.kind = "mpi": MPI needs 33.6 MB of /dev/shm for 4 processes on one host',
         ),
         ({}, ("--set", "transport.device_buffers=direct"), 'transport.device_buffers = "direct": no driver'),
         ({}, ("--set", "data.name=cifar10"), 'data.name = "cifar10": no cifar10 in'),

@@ -58,14 +58,23 @@ def test_the_report_of_a_run_says_that_dev_shm_is_too_small(small, file, tmp_pat
 def test_check_and_doctor_compare_the_needs_with_the_free_space(small, file, tmp_path):
     checked = small("8m", *hpcps("check", file))
     assert checked.returncode == 0
-    assert "caution: MPI may need 16.2 MB of /dev/shm for 3 processes on one host" in checked.stderr
+    assert "caution: MPI may need 28.2 MB of /dev/shm for 3 processes on one host" in checked.stderr
     examined = small("8m", *hpcps("doctor", file, "--json", "--results", tmp_path))
     found = json.loads(examined.stdout)
     each = found["mpi"]["shm"]
     assert 0 < each < 8e6
     assert (examined.returncode, any("MPI needs" in need for need in found["needs"]["unmet"])) == (
-        (69, True) if 3 * each > found["shared_memory"]["shm"]["free"] else (0, False)
+        (69, True) if shortage(3, Space(**found["shared_memory"]["shm"]), each) else (0, False)
     )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", ["15m", "16m", "17m", "18m"])
+def test_doctor_never_leaves_out_that_dev_shm_is_too_small(small, file, tmp_path, size):
+    examined = small(size, *hpcps("doctor", file, "--json", "--results", tmp_path))
+    found = json.loads(examined.stdout)
+    explained = any("/dev/shm has" in need and "--shm-size" in need for need in found["needs"]["unmet"])
+    assert (examined.returncode, explained) == ((0, False) if (found["mpi"]["shm"] or 1e9) < 2e6 else (69, True))
 
 
 def test_the_memory_of_hpcps_is_not_in_dev_shm(small):
@@ -79,10 +88,13 @@ def test_the_memory_of_hpcps_is_not_in_dev_shm(small):
 @pytest.mark.parametrize(
     ("processes", "there", "each", "text"),
     [
-        (18, Space(64e6, 64e6), None, "MPI may need 97.2 MB of /dev/shm for 18 processes on one host"),
-        (18, Space(64e6, 60e6), 5e6, "MPI needs 90.0 MB of /dev/shm for 18 processes on one host"),
+        (18, Space(64e6, 64e6), None, "MPI may need 109.2 MB of /dev/shm for 18 processes on one host"),
+        (18, Space(64e6, 60e6), 5.5e6, "MPI needs 111.0 MB of /dev/shm for 18 processes on one host"),
+        (5, Space(37e6, 37e6), 5.4e6, "MPI needs 39.0 MB of /dev/shm for 5 processes on one host"),
+        (5, Space(37e6, 37e6), 3.2e6, "MPI needs 39.0 MB of /dev/shm for 5 processes on one host"),
+        (5, Space(40e6, 40e6), 5.4e6, ""),
         (18, Space(64e6, 60e6), 1e6, ""),
-        (2, Space(64e6, 1e6), 5e6, "/dev/shm has 64.0 MB, 1.0 MB free: "),
+        (2, Space(64e6, 1e6), 1e6, "/dev/shm has 64.0 MB, 1.0 MB free: "),
         (10**6, None, None, ""),
     ],
 )
@@ -94,7 +106,7 @@ def test_what_a_launch_needs_is_compared(processes, there, each, text):
 
 @pytest.mark.parametrize(
     ("there", "explains"),
-    [(Space(25e9, 24e9), False), (Space(25e9, 1000), True), (Space(64e6, 60e6), False), (Space(1e7, 1e7), True)],
+    [(Space(25e9, 24e9), False), (Space(25e9, 1000), True), (Space(64e6, 60e6), False), (Space(27e6, 27e6), True)],
 )
 def test_a_large_dev_shm_explains_no_crash(there, explains):
     assert bool(explanation(3, there)) == explains
