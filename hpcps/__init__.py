@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "CallbackError",
     "Callbacks",
     "DataError",
@@ -38,6 +39,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from hpcps import attacks, registry, rules
+    from hpcps.callbacks import Callback, Callbacks, EvaluationReport, RoundReport
     from hpcps.errors import (
         CallbackError,
         DataError,
@@ -48,14 +50,13 @@ if TYPE_CHECKING:
         SpecError,
         UnknownComponentError,
     )
-    from hpcps.library.callbacks import Callbacks, EvaluationReport, RoundReport
     from hpcps.library.experiment import Experiment, check, load, run, search
     from hpcps.library.learner import Learner
     from hpcps.library.tables import results, summary
 else:
     _MODULES = {"attacks", "registry", "rules"}
     _HOMES = {
-        **dict.fromkeys(("Callbacks", "EvaluationReport", "RoundReport"), "hpcps.library.callbacks"),
+        **dict.fromkeys(("Callback", "Callbacks", "EvaluationReport", "RoundReport"), "hpcps.callbacks"),
         **dict.fromkeys(("Experiment", "check", "load", "run", "search"), "hpcps.library.experiment"),
         **dict.fromkeys(("results", "summary"), "hpcps.library.tables"),
         "Learner": "hpcps.library.learner",

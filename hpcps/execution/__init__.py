@@ -11,11 +11,12 @@ launches.
 - `evaluation_process`: evaluates for the evaluator, in another process
 - `inprocess`: executes a whole run in one process
 - `launch_progress`: the progress of a launch that no `hpcps run` supervises
-- `observer`: what a run in one process tells an observer
+- `observer`: what a run tells an observer
 - `process`: one process of a launch: one run after another
 - `process_context`: the role of one process in one run, and its trace
 - `recorded_run`: the settings of a recorded run, and the evaluation of its models
 - `replay/`: executes a recorded run again, and compares the records
+- `reporter`: the observer that calls the callbacks of a run
 - `resume`: the checkpoint from which a run resumes
 - `role_driver`: executes the effects of a role and passes events to it
 - `role_factory`: creates the roles of a run

@@ -1,4 +1,4 @@
-"""What a run in one process tells an observer while it runs."""
+"""What a run tells an observer while it runs."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from hpcps.execution.background import Background
 from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
 from hpcps.execution.launch_progress import LaunchProgress
+from hpcps.execution.observer import Observer
 from hpcps.execution.process_context import ProcessContext, compare, tracing
 from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
@@ -31,7 +32,7 @@ from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.stop import StopFile
 from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import EVALUATOR
+from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.provenance import kernels, machine, of_all, provenance, provenance_of, source_state
 from hpcps.records.trace.clocks import Clocks
@@ -237,6 +238,7 @@ def _perform(
     """Execute the role from start to end; return its driver, or None if it failed."""
     me, driver = context.me, None
     try:
+        observer = _observer(context, resumed=before is not None)
         with (
             RecordWriter(
                 context.directory.path,
@@ -273,6 +275,7 @@ def _perform(
                 background=background,
                 stop=stop.requested,
                 keep=keep,
+                observer=observer,
                 ordered=arrival_decides(context.run),
             )
             try:
@@ -291,6 +294,18 @@ def _perform(
         time.sleep(_OTHERS_REPORT)
         return None
     return driver
+
+
+def _observer(context: ProcessContext, *, resumed: bool) -> Observer | None:
+    """Return what calls the callbacks of the run, in the process of the coordinator."""
+    if not context.run.callbacks or Peer(context.me.role, context.me.index) != Roster.of(context.run).coordinator:
+        return None
+    from hpcps.execution.reporter import Reporter
+
+    reporter = Reporter(context.run, context.planned.label, alone=False)
+    if resumed:
+        reporter.resume(context.directory)
+    return reporter
 
 
 def _prepare(context: ProcessContext, group: ProcessGroup) -> None:

@@ -1,6 +1,5 @@
 """What a script or notebook calls: load, check and run experiments, read their results, train one worker.
 
-- `callbacks`: functions of a caller that follow the rounds and evaluations of a run
 - `content`: what a caller gives as an experiment: a file, a text or a dictionary
 - `execution`: executes the unfinished runs, in this process or over `hpcps run`
 - `experiment`: an experiment: load, check and run it, and read its results; start here

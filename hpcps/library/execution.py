@@ -11,11 +11,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from hpcps.callbacks import Callbacks
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
+from hpcps.execution.reporter import Reporter
 from hpcps.execution.sweep.batch import execute_point
 from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directory_of, is_done, request
 from hpcps.launch.stop import stops_of
-from hpcps.library.callbacks import Callbacks, Reporter
 from hpcps.library.progress import ProgressBar, is_interactive
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import LoadedExperiment, Point
@@ -92,7 +93,7 @@ def _execute_point(
         bar.note("hpcps: stopping at the next checkpoint ... (once more: at once)")
 
     bar.begin(point)
-    reporter = Reporter(point, callbacks, bar.update)
+    reporter = Reporter(point.run.identified(point.run_id), point.label, callbacks, bar.update)
     if resume:
         reporter.resume(directory_of(point, results))
     state = "stopped"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcps.callbacks import Callbacks
 from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.execution.sweep.claims import directory_of
-from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
 from hpcps.records.locate import default_results
@@ -107,7 +107,10 @@ class Experiment:
 
         if not in_process:
             if given:
-                raise LaunchError("callbacks follow runs in this process: leave them out, or in_process=False")
+                raise LaunchError(
+                    "functions follow runs in this process: leave them out, or in_process=False, or name a class of "
+                    "hpcps.Callback under `callbacks` in the experiment"
+                )
             execution.launch("run", self._content.file, self._only, self._set, folder, progress=progress)
             return replace(self, results=folder)
         here = (self if folder == self.results else _load(self._content, self._set, self._only, folder))._in_process()

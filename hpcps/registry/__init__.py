@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     datasets: Components
     splits: Components
     models: Components
+    callbacks: Components
     launchers: Components
     transports: Components
 else:

@@ -88,6 +88,7 @@ KINDS: dict[str, ComponentKind] = {
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
         ComponentKind("splits", "split", "kind", "hpcps.data.splits:Split", "hpcps.data.splits", "data.split", True),
         ComponentKind("models", "model", "name", "hpcps.models.base:Model", "hpcps.models", "model"),
+        ComponentKind("callbacks", "callback", "kind", "hpcps.callbacks:Callback", "hpcps.callbacks", "callbacks"),
         ComponentKind(
             "launchers", "launcher", "name", "hpcps.launch.launchers.base:Launcher", "hpcps.launch.launchers", ""
         ),

@@ -24,6 +24,7 @@ change of the results of only some runs goes into `revisions`."""
 IRRELEVANT = frozenset(
     {
         *("name", "description", "baseline", "plugins", "fidelity", "data.dir", "train.mps", "checkpoint"),
+        "callbacks",
         "train.stop_when_diverged",
         *("transport.partition", "transport.timeout", "transport.shared_memory", "transport.interface"),
         "transport.device_buffers",
@@ -41,6 +42,7 @@ def affects_results(key: str, *, simulated: bool) -> bool:
     """Tell whether a dotted key affects the results of a run."""
     if simulated and key in TIMED:
         return True
+    key = key.partition("[")[0]  # of a list
     return not any(key == name or key.startswith(f"{name}.") for name in IRRELEVANT)
 
 
@@ -56,7 +58,8 @@ def run_id(run: Run, shared: Shared | None = None) -> str:
         shared: what it has in common with other points of its file.
     """
     content: dict[str, Any] = {"schema": SCHEMA_VERSION, "run": _changes(run, "", run, shared or Shared())}
-    if foreign := {key: entry.origin.identity for key, entry in used(run).items() if entry.origin.identity}:
+    foreign = {key: entry.origin.identity for key, entry in used(run).items() if entry.origin.identity}
+    if foreign := {key: foreign[key] for key in foreign if affects_results(key, simulated=False)}:
         content["components"] = foreign
     if revised := revisions(run):
         content["revisions"] = revised

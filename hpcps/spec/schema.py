@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
 from hpcps.attacks import ByzantineAttack, NoAttack
+from hpcps.callbacks import Callback
 from hpcps.compression import BaseCompressor, NoCompression
 from hpcps.data.base import Data
 from hpcps.models import Model
@@ -24,6 +25,8 @@ from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, ServerStep, WarmUp
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 from hpcps.spec.transport import Transport
+
+_MOST_CALLBACKS = 16
 
 Quorum = Annotated[int, Field(ge=1, le=MOST_ROLES)] | Annotated[float, Field(gt=0, lt=1)]
 
@@ -244,6 +247,9 @@ class Run(Config):
         NoAttack(), description="The Byzantine attack."
     )
     checkpoint: Checkpoint = Checkpoint()
+    callbacks: Annotated[
+        tuple[Annotated[Callback, OneOf("callbacks")], ...], Field(strict=False, max_length=_MOST_CALLBACKS)
+    ] = Field((), description="What follows the rounds and evaluations of a run, and records numbers of its own.")
     simulation: AnySimulation = Field(
         NoSimulation(), description="Simulated timing of a cluster, for a run in one process."
     )

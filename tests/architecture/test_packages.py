@@ -23,6 +23,7 @@ LAYERS = (
     ("policies", "how many local steps each role takes in a round: functions of measured speeds, with their keys"),
     ("optimizers", "how a combined update changes the model: functions on arrays, with their keys"),
     ("compression", "how blocks of an update are encoded: functions on arrays, with their keys"),
+    ("callbacks", "what is told of a run while it runs, and to whom: functions of reports, with their keys"),
     ("models", "networks, and their keys"),
     ("data", "data sets, splits and batches, and their keys"),
     ("spec", "the experiment file: schema, mistakes, sweep, run id"),

@@ -166,7 +166,13 @@ def execute_point(
     if point.run.simulation.kind != "none":
         facts["clock"] = "virtual"
     directory.write_provenance(facts, code.uncommitted)
-    return run_in_process(point.run.identified(point.run_id), directory, stop, trace=trace, observer=observer)
+    run = point.run.identified(point.run_id)
+    if observer is None and run.callbacks:
+        from hpcps.execution.reporter import Reporter
+
+        observer = reporter = Reporter(run, point.label)
+        reporter.resume(directory)
+    return run_in_process(run, directory, stop, trace=trace, observer=observer)
 
 
 def _suspended(stops: Sequence[int]) -> Ending:
