@@ -29,16 +29,17 @@ def draw_participation(counts: pd.DataFrame, heading: str) -> Figure:
         figure = Figure(figsize=(_WIDTH, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(2, 1))
         places, below = np.arange(len(counts)), np.zeros(len(counts))
-        for name, color in _PARTS.items():
+        drawn = {name: color for name, color in _PARTS.items() if counts[name].any()}
+        for name, color in drawn.items():
             share = 100 * counts[name].to_numpy() / counts["rounds"].to_numpy()
             left.bar(places, share, 0.8, below, color=color, label=name.replace("_", " "))
             below += share
         left.set(ylabel="rounds (%)", ylim=(0, 100))
-        figure.legend(loc="outside lower center", ncols=len(_PARTS))
+        figure.legend(loc="outside lower center", ncols=len(drawn))
         right.bar(places, np.nan_to_num(counts["staleness"].to_numpy(float)), 0.8, color=_PARTS["late"])
         right.set(ylabel="mean lateness (rounds)")
-        for axes in (left, right):
-            axes.set(xlabel="worker", xticks=places[:: max(1, len(places) // 16)])
+        for axes, most in ((left, 12), (right, 6)):
+            axes.set(xlabel="worker", xticks=places[:: -(-len(places) // most)])
             axes.set_xticklabels([str(int(counts["worker"].iloc[place])) for place in axes.get_xticks()])
         figure.suptitle("\n".join(heading_lines(heading.split("\n"), _WIDTH)))
     return figure

@@ -91,6 +91,8 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
     runs = _runs(frame)
     if runs.empty:
         raise RunError(f"{name} has no finished runs with workers whose records count samples: run it first")
+    if not runs["elapsed"].any():
+        raise RunError(f"{name} has no runs that take simulated time: give the simulation costs, such as `step`")
     found = []
     for variant, part in runs.groupby("variant", sort=False, observed=True):
         by_rounds = bool(part["by_rounds"].notna().all())

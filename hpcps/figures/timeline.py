@@ -88,7 +88,10 @@ def whole_rounds(trace: Trace, first: int | None = None, last: int | None = None
         raise RunError(f"--rounds: the trace of {peer} has the rounds {ends.index.min()} to {ends.index.max()}")
     first, last = shown.index.min(), shown.index.max()
     what = f"rounds {first} to {last}" if last != first else f"round {first}"
-    return Window(shown["start"].min(), shown["stop"].max(), f"{what} of {peer}")
+    window = Window(shown["start"].min(), shown["stop"].max(), f"{what} of {peer}")
+    if window.start == window.stop:
+        raise RunError(f"{window.title} take no simulated time: give the simulation costs, such as `step`")
+    return window
 
 
 def between(trace: Trace, first: float, last: float) -> Window:

@@ -9,6 +9,7 @@ from hpcps.attacks import Alie, Omniscient, attackers
 from hpcps.attacks.shifted_mean import quantile
 from hpcps.data.shards import classes_of_shards, shard_size
 from hpcps.rules import Phocas, Rlr, TrimmedMean
+from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.problems import DATA, WORKERS, Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
@@ -28,6 +29,7 @@ def cautions(run: Run) -> Iterator[Problem]:
         yield from _quorum_goes_on_without_the_slow(run)
         yield from _somebody_may_be_late(run)
     yield from _warm_up_ends(run)
+    yield from _time_passes(run)
     yield from _shards_have_all_classes(run)
 
 
@@ -59,6 +61,22 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
         f"{what}, and {whose}: {effect}",
         (("topology", "workers"), ("topology", "validators")),
     )
+
+
+def _time_passes(run: Run) -> Iterator[Problem]:
+    """A modelled simulation without costs and delays is over in no time."""
+    machine = {"hosts", "cores", "speed", "placement", "model_scale"}
+    free = Modelled().model_dump(exclude=machine)
+    if (
+        isinstance(run.simulation, Modelled)
+        and run.simulation.model_dump(exclude=machine) == free
+        and run.heterogeneity == Heterogeneity()
+    ):
+        yield Problem(
+            ("simulation",),
+            "all costs are zero, so no simulated time passes, and figures by time show nothing: set "
+            "`step`, the seconds of a local step, `remote`, the links between hosts, or other costs",
+        )
 
 
 def _alie_leaves_the_mean(run: Run) -> Iterator[Problem]:

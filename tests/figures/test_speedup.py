@@ -56,6 +56,11 @@ def test_strong_scaling_is_the_ratio_of_the_times_of_the_slowest_workers():
     ]
 
 
+def test_runs_in_no_time_have_no_speed_up():
+    with pytest.raises(RunError, match="no runs that take simulated time: give the simulation costs"):
+        speedups_of(table(STRONG, simulation="modelled", rounds=False).assign(time=0.0))
+
+
 def test_weak_scaling_multiplies_by_the_samples_and_both_may_share_a_run():
     (shown,) = speedups_of(table([*STRONG, (1, 200), (2, 400)]))
     strong, weak = shown.lines

@@ -99,6 +99,13 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 
 
+def test_a_simulation_without_costs_has_no_timeline(tmp_path, capsys):
+    run, _ = traced(tmp_path, "--set", 'simulation={kind="modelled"}')
+    assert 'caution: --set simulation={kind="modelled"}: simulation: all costs are zero' in capsys.readouterr().err
+    assert main(["plot", "timeline", run.name, "--results", str(tmp_path)]) == 2
+    assert "take no simulated time: give the simulation costs" in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 def test_the_figure(tmp_path, capsys):
     run, _ = traced(tmp_path)
