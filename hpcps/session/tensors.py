@@ -213,12 +213,15 @@ class TensorExchange:
         unused: the blocks that no worker has, when the result has come.
         deferred: whether parts of the result are kept until `write` writes them, so that no other thread changes the
             target while the script may look at it. Otherwise each is written when it comes.
+        kept: what writes the parts that are kept.
     """
 
     unused: Sequence[int] = ()
     error: BaseException | None = None
     waiting_for: tuple[str, ...] = ()
     left: int
+    deferred: bool
+    kept: list[Callable[[], None]]
     asked = -inf
     _then: Callable[[], None] | None = None
 
@@ -235,14 +238,15 @@ class TensorExchange:
         """Begin an exchange.
 
         Raises:
-            RunError: the tensor is being exchanged.
+            RunError: the tensor is being exchanged, or its last result is kept, whose memory the next one needs.
         """
         last = tensor.exchange
-        if last is not None and last.left and last.error is None:
-            raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
+        if last is not None and last.error is None and (last.left or last.kept):
+            first = "step or synchronize its optimizer" if last.deferred else "synchronize its handle"
+            raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: {first} first")
         self.tensor, self.source, self.target, self.began, self.call = tensor, source, target, began, call
         self.absent, self.deferred = absent, deferred
-        self._kept: list[Callable[[], None]] = []
+        self.kept = []
         self.left = len(tensor.parts)
         tensor.exchange = self  # complete, as another thread may look at it
 
@@ -261,16 +265,16 @@ class TensorExchange:
     def take(self, write: Callable[[], None]) -> None:
         """Take a part of the result, which a function writes to the target."""
         if self.deferred:
-            self._kept.append(write)
+            self.kept.append(write)
         else:
             write()
 
     def write(self) -> None:
         """Write the parts that were kept."""
-        if self._kept:
-            for write in self._kept:
+        if self.kept:
+            for write in self.kept:
                 write()
-            self._kept = []
+            self.kept = []
 
     def end(self, error: BaseException | None = None) -> None:
         """Count a part as done, or end with an error; call what waits for the end."""

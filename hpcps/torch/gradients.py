@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
-from hpcps.torch.exchange import check_whole
+from hpcps.torch.exchange import check_whole, sparse
 from hpcps.torch.samples import State, is_unchanged, state_of
 from hpcps.torch.state import session, size
 from hpcps.torch.together import Together
@@ -145,11 +145,14 @@ class Gradients:
         """Count a backward pass; begin the exchange of gradients after the last one of the step.
 
         Raises:
-            RunError: there is one too many; the session ends, because the gradients of this process are wrong.
+            RunError: there is one too many, or the gradient is sparse; the session ends, because the gradients of this
+                process are wrong.
         """
         gradient, left = parameter.grad, self._left[parameter]
         if gradient is None:
             return
+        if gradient.layout is not torch.strided:
+            raise self._failed(str(sparse(self.names[parameter])))
         if left == 0:
             raise self._failed(
                 f"{self.names[parameter]} has had a backward pass too many since the last step: {self._remedies()}"

@@ -27,9 +27,13 @@ def is_unchanged(gradient: Tensor | None, state: State) -> bool:
 
 
 def _sample(tensor: Tensor) -> tuple[bytes, ...]:
-    """Return pieces of the values; without any of a tensor on a device, or one with gaps in its memory."""
+    """Return pieces of the values; without any of a tensor on a device."""
+    if tensor.device.type != "cpu":
+        return ()
+    if not _is_dense(tuple(tensor.shape), tensor.stride()):
+        tensor = tensor.detach().contiguous()
     address, size = tensor.data_ptr(), tensor.nbytes
-    if not address or tensor.device.type != "cpu" or not _is_dense(tuple(tensor.shape), tensor.stride()):
+    if not address:
         return ()
     if size <= _PIECES * _PIECE:
         return (ctypes.string_at(address, size),)

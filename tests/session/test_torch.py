@@ -686,6 +686,7 @@ CHANGES = {
     "numpy": lambda model: _set_numpy(model.weight.grad),
     "numpy of a view": lambda model: _set_numpy(model.weight.grad.view(-1)[:3]),
     "data of the transposed": lambda model: model.weight.grad.data.t().add_(1.0),
+    "data with gaps": lambda model: model.gaps.grad.data.mul_(0.5),
     "unscale": lambda model: torch._amp_foreach_non_finite_check_and_unscale_(
         [p.grad for p in model.parameters()], torch.zeros(1), torch.full((1,), 0.5)
     ),
@@ -694,6 +695,7 @@ CHANGES = {
 
 
 @pytest.mark.sample(1)
+@pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout")
 @pytest.mark.parametrize("keys", [{}, {"rule": "geometric_median"}, {"compression": bps.Compression.fp16}], ids=str)
 @pytest.mark.parametrize("width", [6, 3000])
 def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys, width):
@@ -702,19 +704,21 @@ def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys, width):
         for done in (False, True):
             bps.init(alone=True)
             model = torch.nn.Linear(width, 2)
+            model.gaps = torch.nn.Parameter(torch.ones(width, 2))
             named = [(f"{k}.{name}", p) for name, p in model.named_parameters()]
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, **keys)
-            for _ in range(2):  # what is not changed passes
-                model(torch.ones(2, width)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            model(torch.ones(2, width)).sum().backward()
+            for step in range(3):
+                if step:  # what is not changed passes
+                    optimizer.step()
+                    optimizer.zero_grad()
+                model.gaps.grad = torch.zeros(width, 4)[:, :2]  # autograd adds to it
+                (model(torch.ones(2, width)).sum() + model.gaps.sum()).backward()
             if done:
                 bps.push_pull(torch.ones(1), name="time for the exchange")
             before = model.weight.detach().clone()
             change(model)
             for _ in range(2):  # also if the script catches it: others may have taken this step
-                with pytest.raises(RunError, match=r"such as .*\.(weight|bias), changed .*synchronize\(\) before"):
+                with pytest.raises(RunError, match=r"such as .*\.(weight|bias|gaps), changed .*synchronize\(\) before"):
                     optimizer.step()
             assert torch.equal(model.weight, before), name
             bps.shutdown()  # the second error has come from the session: the script knows
@@ -736,6 +740,35 @@ def test_gradients_stay_those_of_the_process_until_the_script_waits_for_the_resu
             optimizer.zero_grad()
 
     fork(2, body)
+
+
+@pytest.mark.parametrize("elements", [3, 70_000])
+def test_a_tensor_with_the_name_of_a_gradient_whose_result_is_not_written_is_refused(elements):
+    """Else its values would become the gradient."""
+    bps.init(alone=True)
+    weight = torch.nn.Parameter(torch.ones(elements))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)])
+    (name,) = optimizer._gradients.names.values()
+    weight.sum().backward()
+    bps.push_pull(torch.ones(1), name="time for the exchange")
+    with pytest.raises(RunError, match=f"'{name}' is being exchanged: step or synchronize its optimizer first"):
+        bps.push_pull(torch.full((elements,), 7.0), name=name)
+    optimizer.step()
+    assert torch.equal(weight, torch.zeros(elements))
+    bps.shutdown()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_sparse_gradients_are_an_error_that_ends_the_session(layers):
+    bps.init(alone=True)
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 3, sparse=True), torch.nn.Linear(3, 2))[:layers]
+    bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    message = "0.weight' is sparse: use sparse=False"
+    with pytest.raises(RunError, match=message):
+        model(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RunError, match=message):
+        bps.push_pull(torch.ones(1))
+    bps.shutdown()
 
 
 def test_the_others_learn_of_a_process_that_changes_its_gradients():
