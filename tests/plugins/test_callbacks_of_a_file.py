@@ -8,6 +8,8 @@ import pytest
 import hpcps
 from hpcps.cli.main import main
 from hpcps.execution.reporter import Reporter
+from hpcps.figures.from_table import figure_data_of
+from hpcps.figures.report.html import sections
 from hpcps.protocol.roster import Roster
 from hpcps.spec.load import load_experiment
 
@@ -80,6 +82,10 @@ def test_the_records_the_evaluations_and_the_figures_have_their_numbers(file, tm
     assert last["callback.model_norm"] > 0 < last["callback.model_change"]
     assert main(["plot", "followed"]) == 0
     assert list(tmp_path.glob("results/followed/figures/callback_model_change_by_epoch.png"))
+    charts = {chart.title: chart for (data,) in [figure_data_of(table)] for chart in sections(data)}
+    assert list(charts) == ["Test accuracy", "model_change", "model_norm"]
+    ((line,),) = [panel.lines for panel in charts["model_norm"].panels]
+    assert line.y["model_norm"]["mean"] == pytest.approx(table[table.event == "evaluation"]["callback.model_norm"])
 
 
 def test_a_run_id_does_not_include_them(file):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import hpcps
 from hpcps.errors import RunError
 from hpcps.figures.curve import AppliedUpdates, Curve, Range, Values
-from hpcps.figures.drawing import AGAINST, MEASURES, measured, x_axis
+from hpcps.figures.drawing import AGAINST, measured, x_axis
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import cells, lines_of, notes, plain
 from hpcps.figures.grid_study import study_rows
@@ -110,10 +110,14 @@ class Section:
 
 
 def sections(figure_data: FigureData) -> list[Section]:
-    """Return the charts of one variant: accuracy (also by class), perplexity, acceptance rate, staleness, updates."""
-    found = [_curves(figure_data, "Test accuracy", {"accuracy": "test accuracy (%)"}, scored=False)]
+    """Return the charts of one variant: accuracy, perplexity, callbacks, acceptance, classes, staleness, updates."""
+    found = [_curves(figure_data, "Test accuracy", {"accuracy": "test accuracy (%)"}, measured)]
     if figure_data.perplexed:
-        found.append(_curves(figure_data, "Test perplexity", {"perplexity": "test perplexity"}, scored=False))
+        found.append(
+            _curves(figure_data, "Test perplexity", {"perplexity": "test perplexity"}, measured, percent=False)
+        )
+    for name in dict.fromkeys(name for one in figure_data.curves for name in one.callbacks):
+        found.append(_curves(figure_data, name, {name: name}, _of_callback, percent=False))
     if figure_data.scored:
         rates = {
             "received-start": "accepted of the pairs received, since the start (%)",
@@ -121,7 +125,7 @@ def sections(figure_data: FigureData) -> list[Section]:
             "received-evaluation": "accepted of the pairs received, since the previous evaluation (%)",
             "sent-evaluation": "accepted of the pairs sent, since the previous evaluation (%)",
         }
-        found.append(_curves(figure_data, "Acceptance rate", rates, scored=True))
+        found.append(_curves(figure_data, "Acceptance rate", rates, _accepted))
     if figure_data.classes:
         found.append(_by_class(figure_data))
     if figure_data.applied:
@@ -152,43 +156,48 @@ def _style(look: Look) -> Style:
     return Style(look.color, dash, _SYMBOLS.get(look.marker, ""), look.width)
 
 
-def _curves(figure_data: FigureData, title: str, y: Mapping[str, str], *, scored: bool) -> Section:
+def _curves(
+    figure_data: FigureData,
+    title: str,
+    y: Mapping[str, str],
+    of: Callable[[Curve, Any], Range | None],
+    *,
+    percent: bool = True,
+) -> Section:
+    """Return the chart of the curves for which `of` returns the values of names in `y`."""
     axes = {against: x_axis(figure_data, against) for against in AGAINST}
     panels = []
-    for panel, curves in _panels(figure_data, scored):
-        lines = [
-            Line(
-                line=curve.line,
-                label=label_of(figure_data, curve.line),
-                seeds=curve.seeds,
-                # Who trains alone sends nothing.
-                x={name: _numbers(axis.of(curve)) for name, axis in axes.items() if axis.of(curve).any()},
-                y={name: _range(_rates(curve, name)) for name in y},
-                diverged=curve.diverged,
-                diverged_seeds=curve.diverged_seeds,
-                stalled_seeds=curve.stalled_seeds,
-                remark="" if curve.finished else "not finished",
-            )
-            for curve in curves
-        ]
-        panels.append(Panel(plain(panel), title_of(figure_data, panel), tuple(lines)))
-    x: dict[str, str] = {name: axis.label for name, axis in axes.items()}
-    return Section(title, "lines", x, y, "perplexity" not in y, tuple(panels), styles_of(figure_data))
-
-
-def _panels(figure_data: FigureData, scored: bool) -> Iterator[tuple[str, Sequence[Curve]]]:
     for panel, curves in figure_data.panels.items():
-        if not scored:
-            yield panel, (*curves, *figure_data.references)
-        elif having := [curve for curve in curves if curve.acceptance]:
-            yield panel, having
+        lines = []
+        for curve in (*curves, *figure_data.references):
+            values = {name: found for name in y if (found := of(curve, name)) is not None}
+            if values:
+                line = Line(
+                    line=curve.line,
+                    label=label_of(figure_data, curve.line),
+                    seeds=curve.seeds,
+                    # Who trains alone sends nothing.
+                    x={name: _numbers(axis.of(curve)) for name, axis in axes.items() if axis.of(curve).any()},
+                    y={name: _range(each) for name, each in values.items()},
+                    diverged=curve.diverged,
+                    diverged_seeds=curve.diverged_seeds,
+                    stalled_seeds=curve.stalled_seeds,
+                    remark="" if curve.finished else "not finished",
+                )
+                lines.append(line)
+        if lines or of is measured:  # a panel without any results has a place among the others
+            panels.append(Panel(plain(panel), title_of(figure_data, panel), tuple(lines)))
+    x: dict[str, str] = {name: axis.label for name, axis in axes.items()}
+    return Section(title, "lines", x, y, percent, tuple(panels), styles_of(figure_data))
 
 
-def _rates(curve: Curve, name: str) -> Range:
-    if name in MEASURES:
-        return measured(curve, name)  # type: ignore[arg-type]
+def _accepted(curve: Curve, name: str) -> Range | None:
     among, _, since = name.partition("-")
-    return curve.acceptance[among, since]  # type: ignore[index]
+    return curve.acceptance.get((among, since))  # type: ignore[arg-type]
+
+
+def _of_callback(curve: Curve, name: str) -> Range | None:
+    return curve.callbacks.get(name)
 
 
 def _applied(figure_data: FigureData, title: str, kind: Literal["lines", "bars"]) -> Section:
