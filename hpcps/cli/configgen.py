@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcps.cli.arguments import ArgumentFileParser, add_point_arguments, add_results_argument
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import is_done
-from hpcps.launch.batch import with_gpus
+from hpcps.launch.batch import job_id, with_gpus
 from hpcps.launch.detect import TIMEOUT, detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
 from hpcps.launch.hostfile import STYLES, Host, read_hostfile
@@ -50,6 +50,9 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
 def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> None:
     """Refuse the site arguments if every point of an experiment runs in this process, where they have no effect.
 
+    In a batch job, whose script gives them to every command, they are not refused: a message says that they are not
+    used, and `args` loses them.
+
     Raises:
         LaunchError: an argument is given; the message names all of them.
     """
@@ -57,7 +60,10 @@ def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> 
         return
     given = {"--hostfile": args.hostfile, "--mpirun": args.mpirun, "--mpirun-options": args.mpirun_options}
     names = [name for name, value in given.items() if value]
-    if names:
+    if names and job_id():
+        print(f"{' and '.join(names)} not used: transport.kind is inproc, one process runs all roles here", flush=True)
+        args.hostfile, args.mpirun, args.mpirun_options = None, None, ""
+    elif names:
         raise LaunchError(
             f"{' and '.join(names)}: nothing is launched, because transport.kind is inproc, which runs all roles in "
             "this process: leave it out, or add --set transport.kind=mpi"

@@ -165,9 +165,21 @@ def test_a_python_without_the_packages_is_told(folder):
     [["--hostfile", "hosts"], ["--mpirun", "mpirun"], ["--mpirun-options=-v"]],
     ids=lambda more: more[0],
 )
-def test_what_a_run_in_one_process_would_not_heed_is_refused(capsys, more):
+def test_what_a_run_in_one_process_would_not_heed_is_refused(capsys, monkeypatch, more):
+    for variable in ("PBS_JOBID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(variable, raising=False)
     assert command_line(["run", "small.toml", "--set", "transport.kind=inproc", "--dry-run", *more]) == 2
     assert f"{more[0].partition('=')[0]}: nothing is launched" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["PBS_JOBID", "SLURM_JOB_ID"])
+def test_a_job_runs_an_experiment_in_one_process_with_the_hosts_that_its_script_names(capsys, monkeypatch, variable):
+    monkeypatch.setenv(variable, "12.server")
+    site = ["--hostfile", "hosts", "--mpirun", "mpirun", "--mpirun-options=-v"]
+    assert command_line(["run", "small.toml", "--set", "transport.kind=inproc", "--dry-run", "--jobs", "2", *site]) == 0
+    said = capsys.readouterr()
+    assert "--hostfile and --mpirun and --mpirun-options not used: transport.kind is inproc" in said.out
+    assert said.err == ""
 
 
 def test_the_results_are_where_the_environment_says(capsys, monkeypatch, folder):
