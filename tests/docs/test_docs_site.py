@@ -1,4 +1,4 @@
-"""The site: it is complete, its links work, and it loads nothing from a network."""
+"""The site: it is complete, its links work, it loads nothing from a network, and a browser shows and searches it."""
 
 import re
 import runpy
@@ -7,11 +7,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import BROWSER, FIRST, SEARCHES, look
 from generate import packages
 
 from hpcps.spec.load import load_experiment
 
 ROOT = Path(__file__).parents[2]
+
+in_a_browser = pytest.mark.skipif(BROWSER is None, reason="chromium is missing: apt-get install chromium")
 
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Elements whose address a browser loads without a click."""
@@ -145,3 +148,29 @@ def test_paths_that_pages_name_exist():
         (page, path) for page, path in named if not any((root / path).exists() for root in (ROOT, ROOT / "hpcps"))
     }
     assert sorted(missing) == []
+
+
+@pytest.fixture(scope="module")
+def found(site, tmp_path_factory):
+    return look(site, tmp_path_factory.mktemp("profile"))
+
+
+@in_a_browser
+@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.parametrize("width", [1400, 400])
+def test_no_page_is_wider_than_the_window(found, width):
+    shown = {page: value for page, value in found.items() if page != "search"}
+    assert len(shown) > 20
+    assert [page for page, value in shown.items() if not value["heading"]] == []
+    assert {page: value for page, value in shown.items() if value[str(width)] > width} == {}
+
+
+@in_a_browser
+@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.parametrize("query", SEARCHES)
+def test_the_search_finds(found, query):
+    """Every link of a result is one of its page: that to the page, or to a section."""
+    links = [link.partition("?")[0] + link[link.find("#") :] * ("#" in link) for link in found["search"][query]]
+    pages = list(dict.fromkeys(link.partition("#")[0] for link in links))[:FIRST]
+    first = [link for link in links if link.partition("#")[0] in pages]
+    assert [wanted for wanted in SEARCHES[query] if not any(wanted in link for link in first)] == [], pages

@@ -1,4 +1,4 @@
-"""The site in a browser: wide and narrow pages, and the search."""
+"""Looks at the site in a browser: at wide and narrow pages, and at what the search finds."""
 
 import http.server
 import json
@@ -7,14 +7,7 @@ import subprocess
 import threading
 from functools import partial
 
-import pytest
-
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-# Skipped as a whole: a fixture would skip only after the site is built.
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="chromium is missing: apt-get install chromium"),
-    pytest.mark.usefixtures("starts_processes"),
-]
 # A page with a frame for each page and width; it sends what it finds.
 CHECK = """<!doctype html><body><script>
 const pages = %s, found = {};
@@ -81,15 +74,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def found(site, tmp_path_factory):
+def look(site, profile):
+    """Return, by page, what a browser with an empty profile finds, and under `search` the links for each query."""
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.name != "404.html")
     check = site / "check.html"
     check.write_text(CHECK % (json.dumps(pages), json.dumps(list(SEARCHES))))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
         server.done = threading.Event()
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        profile = tmp_path_factory.mktemp("profile")
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         # With a port for debugging, it stays open until it is told to end.
         options += ["--remote-debugging-port=0", f"--user-data-dir={profile}"]
@@ -102,20 +94,3 @@ def found(site, tmp_path_factory):
         check.unlink()
     assert told, errors[-2000:]
     return server.found
-
-
-@pytest.mark.parametrize("width", [1400, 400])
-def test_no_page_is_wider_than_the_window(found, width):
-    shown = {page: value for page, value in found.items() if page != "search"}
-    assert len(shown) > 20
-    assert [page for page, value in shown.items() if not value["heading"]] == []
-    assert {page: value for page, value in shown.items() if value[str(width)] > width} == {}
-
-
-@pytest.mark.parametrize("query", SEARCHES)
-def test_the_search_finds(found, query):
-    """Every link of a result is one of its page: that to the page, or to a section."""
-    links = [link.partition("?")[0] + link[link.find("#") :] * ("#" in link) for link in found["search"][query]]
-    pages = list(dict.fromkeys(link.partition("#")[0] for link in links))[:FIRST]
-    first = [link for link in links if link.partition("#")[0] in pages]
-    assert [wanted for wanted in SEARCHES[query] if not any(wanted in link for link in first)] == [], pages
