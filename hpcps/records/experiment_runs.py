@@ -79,17 +79,18 @@ class ExperimentRuns:
         """
         # A file that names plugins has no points here: reading results executes no plugin.
         points = place.points or launched(place.results, overrides)
-        if not points:
+        folder = place.results
+        sweeps = [] if overrides else [sweep for sweep in launches(folder) if sweep]
+        if not points and not sweeps:
             given = "".join(f" --set {override}" for override in overrides)
             raise RunError(f"the points of {place.results.name} are not known before `hpcps run`{given}")
-        folder = place.results
-        by_id = _selected(points, only)
+        by_id = _selected(points, only) if points else {}
         file = frozenset(by_id)
         if not overrides and not any((folder / "runs" / run_id).is_dir() for run_id in by_id):
             # Only runs with --set have started: `poll` shows them in place of the points of the file.
-            sweeps = [sweep for sweep in launches(folder) if sweep]
             started = {run_id: point for sweep in sweeps for run_id, point in _selected(sweep, only, none=True).items()}
             by_id |= {run_id: point for run_id, point in started.items() if (folder / "runs" / run_id).is_dir()}
+        by_id = by_id or _selected(sweeps[-1], only)
         return cls(folder.name, [folder / "runs" / run_id for run_id in by_id], by_id, folder, file)
 
     def poll(self, *, verify: bool = False) -> ExperimentStatus:

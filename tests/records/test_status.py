@@ -505,3 +505,16 @@ def test_damaged_local_steps_are_no_failure(directory, damage):
     with RecordWriter(directory.path, "0123456789", "server", 0, "n0") as record:
         record.write("local_steps", **line)
     assert "0123456789" in overview(SweepProgress([directory.path]).poll())
+
+
+def test_only_finds_runs_with_set_of_an_experiment_whose_file_is_elsewhere(results, capsys, tmp_path):
+    file = results.parent / "experiments" / "demo.toml"
+    points = load_experiment(file, ["train.epochs=2"]).points
+    elsewhere = tmp_path / "elsewhere"
+    write_sweep(elsewhere / "demo", file, ["train.epochs=2"], [point.spec for point in points])
+    RunDirectory(elsewhere / "demo" / "runs" / points[0].run_id).create(points[0].spec)
+    file.unlink()
+    code, text = shown(capsys, str(elsewhere / "demo"), "--only", "0")
+    assert (code, text.splitlines()[0].startswith("demo: 1 run: 1 ")) == (0, True)
+    code, text = shown(capsys, str(elsewhere / "demo"), "--only", "zeno")
+    assert (code, 'no point matches "zeno"' in text) == (2, True)
