@@ -55,7 +55,7 @@ class Member:
         trace: the trace of the process, if there is one.
         notices: messages for a person that have not been printed.
         steps: the steps that the script has taken together with the other processes.
-        updates: the steps of optimizers that the session knows only as changes of parameters.
+        updates: the steps of optimizers that the script has taken, also those that exchange nothing.
         silent: why this process, which has ended its part, does not wait for the others any more; empty if it does.
     """
 

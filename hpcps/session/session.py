@@ -143,7 +143,7 @@ class Session:
                 self.member.trace.step += 1
 
     def updated(self) -> None:
-        """Count a step of an optimizer that the script takes without this session, such as between backward passes."""
+        """Count a step of an optimizer, which all processes take: also one that exchanges nothing."""
         with self._lock:
             self.member.updates += 1
 

@@ -15,6 +15,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `samples`: notices changes of gradients that torch does not count
 - `state`: the session of this process
 - `together`: exchanges several tensors as one
+- `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
 """
 
 from hpcps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters

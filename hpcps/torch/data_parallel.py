@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointFunction
 
 from hpcps.errors import SpecError
+from hpcps.session.reduction import Reduction
 from hpcps.torch.broadcast import broadcast_parameters
-from hpcps.torch.compression import Compressing, Compression, conversion
+from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.gradients import Gradients
+from hpcps.torch.updates import UpdateCounter
 
 _models = count()
 _REENTRANT = CheckpointFunction.backward.__code__
@@ -26,6 +28,11 @@ class _Backward(Gradients):
     """Combines the gradients at the end of each backward pass."""
 
     _begun = False
+
+    def __init__(self, names: dict[Tensor, str], reduction: Reduction, compression: type[NoneCompressor]) -> None:
+        """Exchange the gradients of parameters from now on; see `Gradients`."""
+        super().__init__(names, reduction, 1, compression)
+        self._updates = UpdateCounter()
 
     def count(self, parameter: Tensor) -> None:
         if self.synchronizes:
@@ -55,6 +62,7 @@ class _Backward(Gradients):
     def _end(self) -> None:
         self._begun = False
         self.synchronize()
+        self._updates.count(self.names)
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -98,9 +106,7 @@ class DistributedDataParallel(torch.nn.Module):
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
-        self._gradients = _Backward(
-            names, reduction_of(True, rule, compression=compression), 1, conversion(compression)
-        )
+        self._gradients = _Backward(names, reduction_of(True, rule, compression=compression), conversion(compression))
         self._broadcast(module.state_dict().items())
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:

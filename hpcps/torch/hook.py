@@ -18,6 +18,7 @@ from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.state import check_world, init, is_asynchronous, is_initialized, session, size
 from hpcps.torch.together import Together
+from hpcps.torch.updates import UpdateCounter
 
 _models = count()
 
@@ -33,6 +34,7 @@ class Buckets:
         waiting: the buckets whose exchange has not begun: gradients, shapes of their blocks, and what gets the result.
         model: the number of the model; None before the first backward pass.
         exchanges: the exchange of each list of gradients, by its name.
+        updates: the steps of the optimizer.
     """
 
     def __init__(self, reduction: Any) -> None:
@@ -45,8 +47,7 @@ class Buckets:
         self._first: dict[int, Tensor] = {}  # the first parameter of each bucket of the first step
         self._parameters: set[Tensor] = set()
         self._knows_model = False
-        self._watched: list[Tensor] = []  # parameters that tell whether a step has changed the model
-        self._versions = 0
+        self.updates = UpdateCounter()
         self.exchanges: dict[str, Together] = {}
 
     def join(self) -> None:
@@ -94,18 +95,6 @@ class Buckets:
             raise SpecError(
                 "two models have the same exchange(): register one exchange() per model with register_comm_hook"
             )
-
-    def count_update(self, parameters: Sequence[Tensor]) -> None:
-        """Count the step of the optimizer since the last backward pass, if there was one; see `Session.updated`.
-
-        A step changes parameters in place, which torch counts in their versions. Steps that write to `.data` have no
-        effect on the versions, in all processes.
-        """
-        first = not self._watched
-        self._watched = self._watched or list(parameters)
-        before, self._versions = self._versions, sum(each._version for each in self._watched)
-        if not first and self._versions != before:
-            session().updated()
 
     def name(self, bucket: GradBucket, shapes: Sequence[tuple[int, ...]]) -> str:
         """Return the name of a bucket, the same in all processes."""
@@ -227,7 +216,7 @@ def _begin(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
 
     session().then(exchange, done)
     if bucket.is_last():  # the script now waits for the buckets
-        state.count_update(parameters)
+        state.updates.count(parameters)
         session().charge("train")
     return future
 

@@ -16,7 +16,7 @@ from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import begin, named, push_pull, reduction_of
 from hpcps.torch.gradients import Gradients
 from hpcps.torch.horovod import averages
-from hpcps.torch.state import is_asynchronous, rank, session
+from hpcps.torch.state import is_asynchronous, is_initialized, rank, session
 
 _optimizers = count()
 
@@ -54,6 +54,8 @@ class _Distributed(torch.optim.Optimizer):
         if closure is None:
             gradients.combine()
         _check_exchanged(self, gradients.names, self._known)
+        if is_initialized():  # else nobody is left who could take other steps
+            session().updated()
         if closure is None:
             return super().step()  # without an argument: a class of a script may take none
 

@@ -742,6 +742,34 @@ def test_gradients_stay_those_of_the_process_until_the_script_waits_for_the_resu
     fork(2, body)
 
 
+@pytest.mark.parametrize("left_out", [(), (1,)])
+@pytest.mark.parametrize("kind", ["DistributedOptimizer", "DistributedDataParallel"])
+def test_a_step_of_the_optimizer_that_one_process_leaves_out_is_noticed(kind, left_out):
+    """Although it has exchanged the gradients."""
+    both = multiprocessing.get_context("fork").Barrier(2)
+
+    def body():
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if kind == "DistributedOptimizer":
+            bps.DistributedOptimizer(optimizer, model.named_parameters())
+        else:
+            model = bps.DistributedDataParallel(model)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            if kind == "DistributedOptimizer":
+                optimizer.synchronize()
+            if not (bps.rank() == 1 and step in left_out):
+                optimizer.step()
+        with pytest.raises(RunError, match="steps of the optimizer differ") if left_out else nullcontext():
+            bps.shutdown()
+        both.wait(50)  # the other process may still read the memory of this one
+        os._exit(0)
+
+    fork(2, body)
+
+
 @pytest.mark.parametrize("elements", [3, 70_000])
 def test_a_tensor_with_the_name_of_a_gradient_whose_result_is_not_written_is_refused(elements):
     """Else its values would become the gradient."""
