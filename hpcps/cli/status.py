@@ -75,10 +75,14 @@ def verified(runs: Sequence[RunStatus]) -> str:
     compared = [len(found) for directory in done if (found := directory.checksums)]
     if not done:
         return "nothing to verify: no run is finished"
-    text = f"{sum(compared)} files of {len(compared)} finished runs are as they were written"
+    text = f"{sum(compared)} files of {_finished(len(compared))} are as they were written"
     if old := len(done) - len(compared):
-        text += f"; {old} finished runs of an earlier version have no checksums"
+        text += f"; {_finished(old)} of an earlier version {'has' if old == 1 else 'have'} no checksums"
     return text
+
+
+def _finished(number: int) -> str:
+    return f"{number} finished {'run' if number == 1 else 'runs'}"
 
 
 def overview(runs: Sequence[RunStatus]) -> str:

@@ -68,8 +68,8 @@ MARK = "hpcps-death: "
 _TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 """Prefix of the file in which MPICH's proxy (since 4.1) describes the host's cores to its ranks; it is fixed."""
 
-_SEGMENTS = "/dev/shm/mpich_shm_", "/dev/shm/Intel_MPI_"
-"""Prefixes of the segments through which ranks under MPICH's and Intel's launchers find each other."""
+_SEGMENTS = "/dev/shm/mpich_shm_", "/dev/shm/Intel_MPI_", "/dev/shm/ucx_shm_posix_"
+"""Prefixes of the segments through which ranks under MPICH's and Intel's launchers, and UCX, find each other."""
 
 _LOOK_EVERY = 0.05
 _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)

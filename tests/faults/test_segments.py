@@ -1,5 +1,6 @@
 """A rank that is killed while MPI starts leaves nothing in `/dev/shm`, and what other launches have there stays."""
 
+import mmap
 import os
 import signal
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from fault_runs import Play
 from running_processes import within
+
+from hpcps.launch import guard
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
@@ -46,6 +49,26 @@ def test_a_rank_that_is_killed_while_mpi_starts_leaves_no_segment(start: Callabl
         assert other.exists()
     finally:
         other.unlink()
+
+
+@pytest.mark.parametrize("kind", ["mpich_shm_", "Intel_MPI_", "ucx_shm_posix_"])
+def test_the_segments_that_a_process_has_mapped_are_found_and_removed(kind: str) -> None:
+    path = SHM / f"{kind}of_a_test_{os.getpid()}"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    started, begun = os.pipe()
+    os.write(begun, b"1")
+    try:
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE):
+            found = guard._watch_start(os.getpid(), started)
+        assert found[str(path)] == path.stat().st_ino
+        guard._remove_segments({str(path): found[str(path)] + 1})
+        assert path.exists(), "another launch has made it anew"
+        guard._remove_segments({str(path): found[str(path)]})
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(started)
+        os.close(begun)
 
 
 def guard_has_looked(pid: int) -> bool:

@@ -139,7 +139,7 @@ def test_a_run_that_an_earlier_version_finished_is_believed(
     (first.path / "spec.json").write_text(json.dumps({**spec, "note": "mine"}))
     assert "2 of 2 runs are done already" in said(capsys, "run", "damaged.toml")
     status = said(capsys, "status", "damaged", "--verify")
-    assert "of 1 finished runs are as they were written; 1 finished runs of an earlier version have no checks" in status
+    assert "of 1 finished run are as they were written; 1 finished run of an earlier version has no checksums" in status
 
 
 def test_an_interrupted_run_without_a_readable_spec_goes_on(
