@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
 from hpcps.execution.bootstrap import process_group
+from hpcps.inputs import whole_number
 from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
 from hpcps.launch.local_rank import gpu_of, planned_rank
@@ -275,6 +276,17 @@ def _ended_after(timeout: float, message: str) -> Iterator[None]:
         yield  # the end of the context closes its standard input, which ends it
 
 
+def _reaches_launcher() -> bool:
+    """Tell whether the descriptor is open through which MPICH and Intel MPI speak with their launcher."""
+    number = whole_number(os.environ.get("PMI_FD", ""), 0, 1 << 20)
+    if number is not None:
+        try:
+            os.fstat(number)
+        except OSError:
+            return False
+    return True
+
+
 @messages()
 def join_task(task: Task, timeout: float = TIMEOUT, copies: Copies | None = None) -> StepSession:
     """Join the other tasks of a step of an MPI launcher, such as `mpirun`, through MPI.
@@ -285,8 +297,14 @@ def join_task(task: Task, timeout: float = TIMEOUT, copies: Copies | None = None
         copies: see `Session`.
 
     Raises:
-        LaunchError: there is no MPI library, or it does not belong to the launcher.
+        LaunchError: there is no MPI library, it does not belong to the launcher, or the launcher cannot be reached.
     """
+    if not _reaches_launcher():
+        raise LaunchError(
+            f"this process is {task}, but its connection to the launcher (PMI_FD) is closed: the program that has "
+            "started it has not passed it on, as subprocess without close_fds=False; let the launcher start this "
+            f"process itself, or pass it on to one process of each task; {INDEPENDENT}"
+        )
     late = f"{task} has waited {timeout:g} s for the others to call init()"
     with _ended_after(timeout, late):
         MPI = load_mpi()

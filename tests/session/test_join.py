@@ -94,6 +94,17 @@ def test_a_script_of_torch_under_mpirun_exchanges_and_its_children_do_not(tmp_pa
     assert (done.returncode, "a child of one that has called init()" in done.stderr) == (0, True), done.stderr
 
 
+@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.parametrize(("passes", "said"), [("", "(PMI_FD) is closed"), (", close_fds=False", "2 [3.0, 3.0]")])
+def test_a_task_that_another_program_starts_needs_the_connection_to_the_launcher(tmp_path, passes, said):
+    (tmp_path / "task.py").write_text(f"import torch, hpcps.torch as bps\nbps.init()\n{PUSH}")
+    start = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, 'task.py']{passes}).returncode)"
+    (tmp_path / "start.py").write_text(f"import os; os.chdir({str(tmp_path)!r}); {start}")
+    done = mpirun("mpich", interpreter("mpich"), tmp_path / "start.py")
+    assert (done.stdout + done.stderr).count(said) in (1, 2), done.stdout + done.stderr
+    assert bool(done.returncode) == (not passes)
+
+
 STOPPED = """
 import os, signal, sys, time
 from hpcps.launch.ancestry import Ancestry
