@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from mpi4py import MPI
 from torch.nn.parallel import DistributedDataParallel
 
 import hpcps.torch as bps
 from hpcps.registry import active
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 NUMBER, ELEMENTS = 200, 1024
 """The small tensors, of 4 KB each."""
@@ -89,17 +91,19 @@ class Buckets:
     """
 
     def __init__(self) -> None:
+        from mpi4py import MPI  # after init(), because MPI waits for the servers, and they wait for init()
+
         assert MPI.Query_thread() == MPI.THREAD_MULTIPLE, "the thread of hpcps calls MPI, too"
-        self._comm = MPI.COMM_WORLD.Dup()
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD.Dup()
         self._pending: list[tuple[MPI.Request, torch.Tensor, torch.futures.Future[torch.Tensor]]] = []
 
     def hook(self, state, bucket):  # type: ignore[no-untyped-def]  # torch does not accept annotations that are text
         """Begin to average a bucket; after the last one, wait for all."""
         values: torch.Tensor = bucket.buffer().div_(self._comm.size)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        request = self._comm.Iallreduce(MPI.IN_PLACE, values.numpy())
+        request = self._comm.Iallreduce(self._mpi.IN_PLACE, values.numpy())
         self._pending.append((request, values, future))
-        MPI.Request.Testall([request for request, _, _ in self._pending])
+        self._mpi.Request.Testall([request for request, _, _ in self._pending])
         if bucket.is_last():
             for request, values, waiting in self._pending:
                 request.Wait()
