@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import BROWSER, FIRST, SEARCHES, look
 from generate import packages
+from site_in_browser import BROWSER, FIRST, SEARCHES, look
 
 from hpcps.spec.load import load_experiment
 
