@@ -6,6 +6,7 @@ requests `starts_processes`; one that does so without it fails, and so does one 
 time.
 """
 
+import io
 import itertools
 import os
 import resource
@@ -52,18 +53,35 @@ def _work() -> float:
     return time.process_time() - began
 
 
+def _warm_up() -> None:
+    """Import the large packages, and use each once: else the first test of each takes seconds more than the others."""
+    import matplotlib.pyplot as plt
+    import pandas as pd
+    import scipy.stats  # noqa: F401
+    import torch
+
+    import hpcps.figures.from_table
+    import hpcps.numerics.operations  # noqa: F401
+
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten())
+    network(torch.ones(4, 3, 8, 8)).sum().backward()
+    pd.read_parquet(io.BytesIO(pd.DataFrame({"accuracy": [0.5]}).to_parquet()))
+    figure, axes = plt.subplots(layout="constrained")
+    axes.plot([0, 1], label="x")
+    axes.legend()
+    for form in ("png", "pdf"):
+        figure.savefig(io.BytesIO(), format=form)
+    plt.close(figure)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="the tests of `make test`: see tests/fast.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--fast"):
-        # Importing them takes longer than the limit, in whichever test is first.
-        import matplotlib.pyplot  # noqa: F401
-        import pandas  # noqa: F401
-        import pyarrow.parquet  # noqa: F401
-        import scipy.stats  # noqa: F401
-        import torch  # noqa: F401
+    starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if config.getoption("--fast") and not starts_workers:
+        _warm_up()
 
 
 def _is_end_to_end(item: pytest.Item) -> bool:

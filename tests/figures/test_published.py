@@ -226,6 +226,7 @@ def test_the_folder_of_an_earlier_version_is_plotted_and_published(hpcps, tmp_pa
     assert len(json.loads((copy / "provenance.json").read_text())) == 4
 
 
+@pytest.mark.thorough
 def test_a_copy_in_the_clone_is_found_where_all_results_are_elsewhere(hpcps, tmp_path):
     """$HPCPS_RESULTS, which a site profile sets, may be an empty folder."""
     invent_small(tmp_path / "results/clone")

@@ -75,6 +75,7 @@ def test_every_transport_records_the_same(file):
         np.testing.assert_array_equal(rows, alone)
 
 
+@pytest.mark.thorough
 def test_the_records_the_evaluations_and_the_figures_have_their_numbers(file, tmp_path):
     assert main(["run", str(file)]) == 0
     table = hpcps.results("followed")
