@@ -54,14 +54,12 @@ def _work() -> float:
 
 
 def _warm_up() -> None:
-    """Import the large packages, and use each once: else the first test of each takes seconds more than the others."""
+    """Use the large packages once: the first test that uses one would else take up to two seconds more."""
     import matplotlib.pyplot as plt
     import pandas as pd
     import scipy.stats  # noqa: F401
     import torch
-
-    import hpcps.figures.from_table
-    import hpcps.numerics.operations  # noqa: F401
+    from hypothesis import given, strategies
 
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten())
     network(torch.ones(4, 3, 8, 8)).sum().backward()
@@ -72,15 +70,17 @@ def _warm_up() -> None:
     for form in ("png", "pdf"):
         figure.savefig(io.BytesIO(), format=form)
     plt.close(figure)
+    given(strategies.integers(), strategies.floats(), strategies.text())(lambda number, real, text: None)()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="the tests of `make test`: see tests/fast.py")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
-    if config.getoption("--fast") and not starts_workers:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # All modules are imported by now; Hypothesis reads the constants of each before the first example.
+    starts_workers = session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput")
+    if session.config.getoption("--fast") and not starts_workers:
         _warm_up()
 
 
