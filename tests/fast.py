@@ -58,11 +58,13 @@ def _warm_up() -> None:
     import matplotlib.pyplot as plt
     import pandas as pd
     import scipy.stats  # noqa: F401
+    import sklearn.datasets
     import torch
     from hypothesis import given, strategies
 
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten())
     network(torch.ones(4, 3, 8, 8)).sum().backward()
+    sklearn.datasets.load_digits()
     pd.read_parquet(io.BytesIO(pd.DataFrame({"accuracy": [0.5]}).to_parquet()))
     figure, axes = plt.subplots(layout="constrained")
     axes.plot([0, 1], label="x")

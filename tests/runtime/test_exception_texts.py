@@ -151,6 +151,7 @@ def _of_any_class(tree):
                         yield node, argument.arg
 
 
+@pytest.mark.thorough
 def test_the_text_of_any_exception_is_made_by_the_one_function():
     found = {
         f"{path.relative_to(HPCPS)}:{line}"
