@@ -90,7 +90,7 @@ def whole_rounds(trace: Trace, first: int | None = None, last: int | None = None
     what = f"rounds {first} to {last}" if last != first else f"round {first}"
     window = Window(shown["start"].min(), shown["stop"].max(), f"{what} of {peer}")
     if window.start == window.stop:
-        raise RunError(f"{window.title} take no simulated time: give the simulation costs, such as `step`")
+        raise RunError(f"no simulated time passes in {window.title}: give the simulation costs, such as `step`")
     return window
 
 

@@ -103,7 +103,7 @@ def test_a_simulation_without_costs_has_no_timeline(tmp_path, capsys):
     run, _ = traced(tmp_path, "--set", 'simulation={kind="modelled"}')
     assert 'caution: --set simulation={kind="modelled"}: simulation: all costs are zero' in capsys.readouterr().err
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path)]) == 2
-    assert "take no simulated time: give the simulation costs" in capsys.readouterr().err
+    assert "no simulated time passes in rounds " in capsys.readouterr().err
 
 
 @pytest.mark.thorough
