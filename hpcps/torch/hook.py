@@ -1,18 +1,22 @@
 """The communication hook of DistributedDataParallel, which reads the annotations of the hook: they must be classes."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch does not declare the name
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from hpcps.errors import SpecError
+from hpcps.session.join import messages
 from hpcps.session.reduction import is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
@@ -49,6 +53,13 @@ class Buckets:
         self._knows_model = False
         self.updates = UpdateCounter()
         self.exchanges: dict[str, Together] = {}
+        _unused.add(self)
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        """Continue in a process to which a framework has sent this object."""
+        self.__dict__.update(attributes)
+        if self.model is None:
+            _unused.add(self)
 
     def join(self) -> None:
         """Join the processes of `torch.distributed`, if this process has not joined others.
@@ -72,6 +83,7 @@ class Buckets:
         if self.whole is None:
             self.join()
         self.model = next(_models)
+        _unused.discard(self)
         check_world(
             dist.get_world_size(_group_of(self)),
             "DistributedDataParallel's process group",
@@ -100,6 +112,72 @@ class Buckets:
         """Return the name of a bucket, the same in all processes."""
         known = (bucket.index(), bucket.buffer().dtype, *shapes)
         return self._names.setdefault(known, f"ddp {self.model} bucket {bucket.index()} ({len(self._names)})")
+
+
+class _Unused:
+    """The states that no bucket has reached; it is an error if a model trains without the hook meanwhile.
+
+    A framework may take a state and not register it, and torch then averages gradients. The first step of each
+    optimizer therefore looks for its model, after its backward pass, which some frameworks do within the step.
+    """
+
+    def __init__(self) -> None:
+        """Begin without states."""
+        self._states: WeakSet[Buckets] = WeakSet()
+        self._seen: WeakSet[Optimizer] = WeakSet()
+        self._handle: RemovableHandle | None = None
+
+    def add(self, state: Buckets) -> None:
+        """Watch the optimizers until a bucket reaches this state."""
+        self._states.add(state)
+        self._seen = WeakSet()
+        if self._handle is None:
+            self._handle = register_optimizer_step_post_hook(self._check)
+
+    def discard(self, state: Buckets) -> None:
+        """Note that a bucket has reached a state."""
+        self._states.discard(state)
+        if self._handle is not None and not self._states:
+            self._handle.remove()
+            self._handle = None
+
+    def _check(self, optimizer: Optimizer, *_: object) -> None:
+        """Check that the model of an optimizer has a hook, if there is a state that no model has.
+
+        Raises:
+            SpecError: it has none; the session ends.
+        """
+        if optimizer in self._seen or not self._states:
+            return
+        self._seen.add(optimizer)
+        models = [*_data_parallel_models()]
+        registered = [state for model in models for _, state in model._comm_hooks]
+        if all(any(state is each for each in registered) for state in self._states):
+            return
+        stepped = {id(each) for group in optimizer.param_groups for each in group["params"] if each.grad is not None}
+        if any(not model._comm_hooks and any(id(p) in stepped for p in model.parameters()) for model in models):
+            _fail(_UNREGISTERED)
+
+
+_UNREGISTERED = (
+    "DistributedDataParallel has averaged gradients without the hook, and no model has the exchange() of this script: "
+    "call model.register_comm_hook(exchange(...), hook) before the first backward pass; Lightning, which registers a "
+    "hook only on GPUs, needs self.trainer.strategy.model.register_comm_hook(exchange(...), hook) in on_train_start, "
+    "and Accelerate, which registers only hooks of torch, needs it after prepare()"
+)
+
+
+def _fail(problem: str) -> NoReturn:
+    """End the session, if there is one, and the script."""
+    error = SpecError(problem)
+    if is_initialized():
+        session().fail(error)
+        raise error
+    with messages():
+        raise error
+
+
+_unused = _Unused()
 
 
 def exchange(
@@ -146,11 +224,15 @@ def _group_of(state: Buckets) -> dist.ProcessGroup | None:
 
     torch gives a hook neither the model nor the group.
     """
-    for each in gc.get_objects():
-        if issubclass(type(each), DistributedDataParallel) and any(own is state for _, own in each._comm_hooks):
-            group: dist.ProcessGroup = each.process_group
+    for model in _data_parallel_models():
+        if any(own is state for _, own in model._comm_hooks):
+            group: dist.ProcessGroup = model.process_group
             return group
     return None
+
+
+def _data_parallel_models() -> Iterator[DistributedDataParallel]:
+    return (each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel))
 
 
 def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -4,6 +4,7 @@ import builtins
 import gc
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import socket
@@ -1222,6 +1223,63 @@ def test_a_script_may_end_as_soon_as_a_step_of_the_hook_has(monkeypatch):
         ddp = torch.nn.parallel.DistributedDataParallel(network())
         ddp.register_comm_hook(bps.exchange(), bps.hook)
         ddp(torch.ones(2, 6)).sum().backward()
+        dist.destroy_process_group()
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize("form", ["kept", "sent", "within a step"])
+def test_a_model_that_trains_without_the_hook_that_a_script_has_made_is_an_error(form):
+    """Lightning on CPUs and Accelerate take a hook, and do not register it."""
+
+    def body():
+        import torch.distributed as dist
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        def pair():
+            model = torch.nn.parallel.DistributedDataParallel(network())
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(model, optimizer):
+            def closure():
+                optimizer.zero_grad()
+                loss = model(torch.ones(2, 6)).sum()
+                loss.backward()
+                return loss
+
+            if form != "within a step":
+                closure()
+            optimizer.step(closure if form == "within a step" else None)
+
+        state = bps.exchange("median")
+        dist.init_process_group("gloo")
+        if form == "sent":
+            state = pickle.loads(pickle.dumps(state))
+        other, idle = pair(), torch.optim.SGD([torch.zeros(3, requires_grad=True)], lr=0.1)
+        other[0].register_comm_hook(None, allreduce_hook)
+        step(*other)
+        idle.step()
+        with pytest.raises(SpecError, match=r"averaged gradients without the hook.*Lightning.*Accelerate"):
+            step(*pair())
+        with pytest.raises(RunError, match="averaged gradients without the hook"):
+            bps.shutdown()
+        dist.destroy_process_group()
+        assert state is not None
+
+    fork(2, body)
+
+
+def test_models_may_step_before_another_one_that_has_the_hook():
+    def body():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        models = [torch.nn.parallel.DistributedDataParallel(network()) for _ in range(2)]
+        models[1].register_comm_hook(bps.exchange("median"), bps.hook)
+        for model in [*models, *models]:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model(torch.ones(2, 6)).sum().backward()
+            optimizer.step()
         dist.destroy_process_group()
 
     fork(2, body)
