@@ -1,6 +1,8 @@
 import os
 import pickle
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from training_examples import (
 
 from hpcps.data.sets import Cifar10, Cifar100, Digits, FashionMnist, Mnist, Svhn, digits
 from hpcps.errors import DataError
+from hpcps.inputs import read_gzip
 
 LAYOUTS = {
     "binary": ("cifar-10-batches-bin", write_binary),
@@ -283,4 +286,18 @@ def test_damaged_digits_are_named(tmp_path, monkeypatch, content):
 def test_digits_that_the_system_does_not_open_are_not_called_corrupt(tmp_path, monkeypatch):
     monkeypatch.setattr(digits, "digits_file", lambda: tmp_path)
     with pytest.raises(DataError, match=f"{tmp_path}: Is a directory$"):
+        Digits().open()
+
+
+def test_the_roles_of_a_process_read_the_digits_once_unless_their_file_changes(tmp_path, monkeypatch):
+    path, read = Path(shutil.copy(digits.digits_file(), tmp_path)), []
+    monkeypatch.setattr(digits, "digits_file", lambda: path)
+    monkeypatch.setattr(digits, "read_gzip", lambda *args: read.append(args) or read_gzip(*args))
+    (first, _), (second, _) = Digits().open(), Digits().open()
+    assert len(read) == 1
+    samples = first.read(np.arange(3))
+    samples.images[:] = 0
+    assert second.read(np.arange(3)).images.any(), "no role changes what another reads"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match="corrupt"):
         Digits().open()
