@@ -44,7 +44,7 @@ from hpcps.rules import (
     Smea,
     TrimmedMean,
     Zeno,
-    combine,
+    combine_finite,
 )
 
 N, F = 16, 3
@@ -217,7 +217,7 @@ def bars(times: Times) -> list[Bar]:
 
 def _combined(rule: Rule, updates: Updates, out: Any, state: Arrays) -> None:
     context = Context(updates.payloads[0], None, np.random.default_rng(1), state)
-    combine(rule, updates.onto(Destination(out=out, threads=THREADS)), context)
+    combine_finite(rule, updates.onto(Destination(out=out, threads=THREADS)), context)
 
 
 def _timed(work: Callable[[], Any]) -> float:

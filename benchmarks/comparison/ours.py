@@ -15,8 +15,7 @@ from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import installed
-from hpcps.rules import Arrays, AsyncContext, AsyncRule, Context, TrimmedMean, combine
-from hpcps.rules.combining import reason_against
+from hpcps.rules import Arrays, AsyncContext, AsyncRule, Context, TrimmedMean, combine_finite
 
 Result = NDArray[np.float64] | str
 """The result, or why there is none."""
@@ -52,7 +51,7 @@ def _combined(rule: Any, each: Input, form: str) -> Result:
     """Combine as a round does, also fewer updates than the rule's `bound`: the libraries have other bounds."""
     rows, reference = (each.rows[1:], each.rows[0]) if form == "reference" else (each.rows, each.rows.mean(axis=0))
     target = each.rows[-1]
-    if reason := reason_against(rule, len(rows), bounds=False):
+    if reason := rule.refusal(len(rows), bounds=False):
         return reason
     layout = Layout.of_sizes((rows.shape[1],), rows.shape[1])
     context = Context(
@@ -63,7 +62,7 @@ def _combined(rule: Any, each: Input, form: str) -> Result:
     )
     for factor in (1.0, -0.5) if form == "twice" else (1.0,):
         updates = Updates.of((factor * rows).astype(np.float32), layout)
-        found = combine(rule, updates, context)[0].update.astype(np.float64)
+        found = combine_finite(rule, updates, context)[0].update.astype(np.float64)
     return found
 
 

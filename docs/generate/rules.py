@@ -31,7 +31,6 @@ from generate.components import _plain as plain  # noqa: E402
 from hpcps.errors import SpecError  # noqa: E402
 from hpcps.registry import installed  # noqa: E402
 from hpcps.rules.base import Rule  # noqa: E402
-from hpcps.rules.combining import reason_against  # noqa: E402
 
 DATA = ROOT / "benchmarks/results/peers.json"
 PAGE = ROOT / "docs/rules.md"
@@ -258,7 +257,7 @@ def _refusal(component: str, keys: str, shown: Found, form: str) -> str:
         rule = installed().of("rules")[component](**given) if component in installed().of("rules") else None
     except SpecError:
         return ""
-    return reason_against(rule, len(rows) - (form == "reference"), bounds=True) if isinstance(rule, Rule) else ""
+    return rule.refusal(len(rows) - (form == "reference")) if isinstance(rule, Rule) else ""
 
 
 @functools.cache

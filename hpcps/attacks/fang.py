@@ -9,9 +9,8 @@ from pydantic import Field
 
 from hpcps.attacks.base import Need
 from hpcps.attacks.omniscient import AdversaryContext, Omniscient
-from hpcps.numerics.blocks import Float64, mean
+from hpcps.numerics.blocks import Float64, mean, rounded
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.mixture import rounded
 from hpcps.numerics.operations import gram, squared_distances
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from hpcps.attacks.base import Need
 from hpcps.attacks.omniscient import AdversaryContext, Moments, Omniscient, centred_products, power_of_two, strips
-from hpcps.numerics.blocks import Float64
+from hpcps.numerics.blocks import Float64, rounded
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.mixture import rounded
 from hpcps.numerics.operations import squared_distances
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.registry.failures import described

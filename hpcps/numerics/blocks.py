@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.numerics.layout import Layout, Mask
+from hpcps.numerics.layout import Layout, Mask, Vector
 
 Float64 = NDArray[np.float64]
 
@@ -31,6 +31,8 @@ Its segments are added one by one; then the sums of stretches are added one by o
 so their number does not change the result."""
 COLUMNS = 256
 """The minimum number of columns of a tile, which bounds numpy's overhead per call when there are very many rows."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest float32, to which the values of weighted sums are limited."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,19 @@ def mean(rows: Iterable[NDArray[Any]], count: int) -> Float64:
         total += row
     total /= count
     return total
+
+
+def weighted_row(rows: Vector, weights: Float64) -> Vector:
+    """Return the sum of rows `[n, t]` times their weights `[n, t]`, in their order, rounded to float32."""
+    total = np.zeros(rows.shape[1])
+    for row, weight in zip(rows, weights, strict=True):
+        total += weight * row
+    return rounded(total)
+
+
+def rounded(values: Float64) -> Vector:
+    """Round to float32, and limit to the largest float32: combiners refuse what is not finite."""
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
 
 
 def segment_sums(values: Float64) -> Float64:

@@ -12,9 +12,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.numerics.blocks import SEGMENT, STRETCH, TILE, Accepts, Float64, Products, Tile, mean, segment_sums, tiles
+from hpcps.numerics.blocks import (
+    SEGMENT,
+    STRETCH,
+    TILE,
+    Accepts,
+    Float64,
+    Products,
+    Tile,
+    mean,
+    segment_sums,
+    tiles,
+    weighted_row,
+)
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.mixture import weighted_row
 from hpcps.numerics.updates import NotFiniteError, Updates
 
 
@@ -100,9 +111,9 @@ def require_finite(values: Values, updates: Updates) -> Values:
     """Return the values, which were computed from updates.
 
     Raises:
-        NotFiniteError: the updates are not `checked`, and the values are not finite.
+        NotFiniteError: the values are not finite, and the updates are not known to be.
     """
-    if not updates.checked and not np.isfinite(values).all():
+    if not updates.finite and not np.isfinite(values).all():
         raise NotFiniteError
     return values
 

@@ -9,12 +9,10 @@ from typing import Concatenate, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.numerics.blocks import SEGMENT, Float64, tiles
+from hpcps.numerics.blocks import SEGMENT, Float64, tiles, weighted_row
 from hpcps.numerics.kernels import enough
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.updates import Combined, Destination, Updates
-
-LARGEST = float(np.finfo(np.float32).max)
 
 P = ParamSpec("P")
 Combine = Callable[[Updates, slice], Combined]
@@ -51,7 +49,7 @@ class Mixture(Updates):
         self.weights = weights
         self.products = gram
         self.sent = self.used = np.ones((m, len(layout.blocks)), np.bool_)
-        self.checked = True
+        self.finite = True
         self.to = updates.to
 
     def __len__(self) -> int:
@@ -113,19 +111,6 @@ class Mixture(Updates):
         """Return the weights of the updates in some blocks: `[m, n, len(blocks)]`."""
         which = blocks if len(self.weights) > 1 else np.zeros_like(blocks)
         return self.weights[which].transpose(1, 2, 0)
-
-
-def weighted_row(rows: Vector, weights: Float64) -> Vector:
-    """Return the sum of rows `[n, t]` times their weights `[n, t]`, in their order, rounded to float32."""
-    total = np.zeros(rows.shape[1])
-    for row, weight in zip(rows, weights, strict=True):
-        total += weight * row
-    return rounded(total)
-
-
-def rounded(values: Float64) -> Vector:
-    """Round to float32, and limit to the largest float32: combiners refuse what is not finite."""
-    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
 
 
 def mixed_products(weights: Float64, products: Float64) -> Float64:
@@ -199,7 +184,7 @@ def part_by_part(updates: Updates, combine: Combine, *, whole: bool = False) -> 
         rows = updates.tile(slice(start, stop), memory[:, : stop - start])
         inner = layout.restrict(start, stop)
         sent = np.ones((len(rows), len(inner.blocks)), np.bool_)
-        results.put(slice(start, stop), Updates(inner, list(rows), sent, checked=True), combine)
+        results.put(slice(start, stop), Updates(inner, list(rows), sent, finite=True), combine)
     return results.combined()
 
 
@@ -231,7 +216,7 @@ def combine_what_was_sent(updates: Updates, combine: Combine) -> Combined:
         rows, inner = np.flatnonzero(used[:, blocks[0]]), layout.restrict(start, stop)
         payloads = [updates.range_of(int(row), start, stop) for row in rows]
         sent = np.ones((len(rows), len(inner.blocks)), np.bool_)
-        results.put(slice(start, stop), Updates(inner, payloads, sent, checked=True), combine, rows)
+        results.put(slice(start, stop), Updates(inner, payloads, sent, finite=True), combine, rows)
     return results.combined()
 
 

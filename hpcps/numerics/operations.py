@@ -2,9 +2,10 @@
 
 Measuring operations return small arrays on the host: `screen`, `products`, the Gram matrices, and `Updates.columns`.
 Final operations write a result to the destination of the updates (`Updates.to`) in one pass: they reduce the updates,
-add the base, and report whether the result is finite. They raise `NotFiniteError` for updates that are not `checked`
-and not finite; what is written then is undefined. `weighted_sum`, `scale` and `put` do not look: their weights or
-values come from measured numbers, which are finite only if the updates are (`require_finite`).
+add the base, and report whether the result is finite. They raise `NotFiniteError` for updates that are not finite,
+unless these are known to be (`Updates.finite`); what is written then is undefined. `weighted_sum`, `scale` and `put` do
+not look: their weights or values come from measured numbers, which are finite only if the updates are
+(`finite_products`). `zero_result` is the result of too few updates.
 
 Sums are float64, in the order of the updates, and are rounded once; on a device in an order of torch's choice.
 """
@@ -130,6 +131,18 @@ def _extended(mixture: Mixture, extra: Vector | None) -> tuple[Float64, Float64]
     return wider, gram(mixture.updates, extra)
 
 
+def finite_products(products: Float64, updates: Updates) -> Float64:
+    """Return the inner products `[…, m, m]`, of which the first rows are those of the updates.
+
+    The square of an update is finite if and only if its values are.
+
+    Raises:
+        NotFiniteError: the updates are not finite.
+    """
+    require_finite(np.diagonal(products, axis1=-2, axis2=-1)[..., : len(updates)], updates)
+    return products
+
+
 def squared_distances(products: Float64) -> Float64:
     """Return the squared distances of all pairs of rows from their inner products `[..., m, m]`.
 
@@ -141,7 +154,7 @@ def squared_distances(products: Float64) -> Float64:
 
 def zero_result(updates: Updates) -> Combined:
     """Write zero, with nothing accepted: the result for too few updates, which are screened all the same."""
-    if not updates.checked and screen(updates).any():
+    if not updates.finite and screen(updates).any():
         raise NotFiniteError
     return put(updates, np.zeros(1, np.float32), np.zeros(updates.sent.shape, np.bool_))
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcps.numerics.blocks import Accepts, Float64, Products
+from hpcps.numerics.blocks import LARGEST, Accepts, Float64, Products
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.mixture import LARGEST
 from hpcps.numerics.updates import NotFiniteError, Updates
 
 TILE = 1 << 19
@@ -29,7 +28,7 @@ class TensorWriter:
         out = updates.empty(updates.layout.size) if updates.to.out is None else updates.to.out
         self.out: torch.Tensor = out  # type: ignore[assignment]
         self._base: torch.Tensor | None = updates.to.base  # type: ignore[assignment]
-        self._checked = updates.checked
+        self._known_finite = updates.finite
         self._good: torch.Tensor | None = None
 
     def put(self, columns: slice, values: torch.Tensor, read: torch.Tensor | None = None) -> None:
@@ -41,7 +40,7 @@ class TensorWriter:
             read: what they were computed from, if that must be finite.
         """
         target = self.out[columns]
-        if read is not None and not self._checked:
+        if read is not None and not self._known_finite:
             self._note(0, read)
         if self._base is None:
             target.copy_(values)

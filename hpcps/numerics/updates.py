@@ -15,9 +15,9 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 
 
 class NotFiniteError(ValueError):
-    """An update that nobody has checked contains a NaN or an infinity.
+    """An update that was not known to be finite contains a NaN or an infinity.
 
-    `rules.combining.combine` catches it, rejects the blocks that are not finite, and calls the rule again.
+    `rules.base.combine_finite` catches it, rejects the blocks that are not finite, and calls the rule again.
     """
 
 
@@ -27,7 +27,8 @@ class Destination:
 
     Attributes:
         base: the vector `[d]` to which the rounded result is added; by default none.
-        out: the vector `[d]` for the result; by default a new one. It may be the base if the updates are `checked`.
+        out: the vector `[d]` for the result; by default a new one. It may be the base if
+            the updates are known to be finite.
         threads: the maximum number of threads; the result does not depend on it.
     """
 
@@ -77,7 +78,7 @@ class Updates:
         payloads: the sent blocks of each update, one after another, `[m]`: float32, or a tensor of any floating type.
         sent: the blocks that the payloads hold: `[n, B]`.
         used: the sent blocks that are not rejected: `[n, B]`. For every rule, all other blocks are zero.
-        checked: whether all values of used blocks are known to be finite.
+        finite: whether all values of used blocks are known to be finite.
         to: where the result is written; tensors if the payloads are.
     """
 
@@ -91,7 +92,7 @@ class Updates:
         sent: Mask,
         refused: Mask | None = None,
         *,
-        checked: bool = False,
+        finite: bool = False,
         to: Destination = NEW_ARRAY,
     ) -> None:
         """Take the payloads.
@@ -101,14 +102,14 @@ class Updates:
             payloads: the sent blocks of each update; the row of `sent` gives the size.
             sent: the blocks that each payload holds: `[n, B]`.
             refused: the blocks that are rejected; by default none.
-            checked: whether all values of used blocks are known to be finite.
+            finite: whether all values of used blocks are known to be finite.
             to: where the result is written.
         """
         self.layout = layout
         self.payloads = tuple(arrays.aligned(payload) for payload in payloads)
         self.sent = sent
         self.used: Mask = sent if refused is None else sent & ~refused
-        self.checked = checked
+        self.finite = finite
         self.to = to
 
     @classmethod
@@ -122,7 +123,7 @@ class Updates:
         payloads = [payload for part in parts for payload in part.payloads]
         sent, used = (np.concatenate(masks) for masks in ([p.sent for p in parts], [p.used for p in parts]))
         first = parts[0]
-        return cls(first.layout, payloads, sent, ~used, checked=all(part.checked for part in parts), to=first.to)
+        return cls(first.layout, payloads, sent, ~used, finite=all(part.finite for part in parts), to=first.to)
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -138,7 +139,7 @@ class Updates:
 
     def onto(self, to: Destination) -> Updates:
         """Return the same updates with another destination."""
-        return Updates(self.layout, self.payloads, self.sent, ~self.used, checked=self.checked, to=to)
+        return Updates(self.layout, self.payloads, self.sent, ~self.used, finite=self.finite, to=to)
 
     def with_row(self, row: Vector | None) -> Updates:
         """Return the updates and one more `[d]`, which has sent all blocks; the same updates if there is none."""
@@ -147,13 +148,13 @@ class Updates:
     def without(self, refused: Mask) -> Updates:
         """Reject blocks `[n, B]` and return the updates, whose used blocks are then known to be finite."""
         return Updates(
-            self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), checked=True, to=self.to
+            self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), finite=True, to=self.to
         )
 
     def select(self, rows: NDArray[np.intp]) -> Updates:
         """Return some of the updates, without copying them."""
         payloads = [self.payloads[row] for row in rows]
-        return Updates(self.layout, payloads, self.sent[rows], ~self.used[rows], checked=self.checked, to=self.to)
+        return Updates(self.layout, payloads, self.sent[rows], ~self.used[rows], finite=self.finite, to=self.to)
 
     def range_of(self, row: int, start: int, stop: int) -> Vector:
         """Return a range of coordinates of one update, without copying it; all blocks in the range must be used."""

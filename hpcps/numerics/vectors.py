@@ -210,6 +210,22 @@ def on_memory(work: Callable[..., T], *vectors: Any) -> T:
     return work(*vectors)
 
 
+def with_memory(work: Callable[..., T], out: Any, *vectors: Any) -> T:
+    """Return `work(out, *vectors)`; if `out` is on a device, of its memory there, to which the vectors are copied.
+
+    A vector that is None is passed on as None.
+    """
+    if not isinstance(out, DeviceVector):
+        return work(out, *vectors)
+    given = [vector for vector in vectors if vector is not None]
+
+    def with_absent(out: Any, *memory: Any) -> T:
+        present = iter(memory)
+        return work(out, *(None if vector is None else next(present) for vector in vectors))
+
+    return out.device.compute(with_absent, out, *(to_device(vector, out.device) for vector in given))
+
+
 def finite(values: Vector) -> bool:
     """Return whether all values are finite."""
     return on_memory(_finite, values)

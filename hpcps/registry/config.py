@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hpcps.errors import SpecError
+
 MOST = 1_000_000
 """The largest value of numbers without another bound, such as counts of epochs, steps or samples."""
 
@@ -79,3 +81,16 @@ class Config(ExplainedModel):
     def faults(cls) -> list[str]:
         """Return the mistakes in what the class declares in addition to its keys; by default none."""
         return []
+
+
+def component_in(config: type[Config], key: str, table: object) -> Any:
+    """Return the component of a table, as a key of a config reads it, for code that knows the component alone.
+
+    Raises:
+        SpecError: there is no such component, or its keys are wrong.
+    """
+    try:
+        return getattr(config(**{key: table}), key)
+    except SpecError as error:
+        found = str(error).splitlines()[1:]
+    raise SpecError("\n".join(line.replace(f"  {config.__name__}.", "", 1) for line in found))

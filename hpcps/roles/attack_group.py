@@ -19,7 +19,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import schedule_of_rounds
 from hpcps.roles.combiner_state import RuleState, arrays_state, restore_arrays
 from hpcps.roles.resources import Resources
-from hpcps.rules import Arrays, BaseRule, Context, Rule, combine
+from hpcps.rules import Arrays, BaseRule, Context, Rule, combine_finite
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 
@@ -140,7 +140,7 @@ class AttackGroup:
             payloads.append(replacements.get(worker, pack(self.layout, row, mask, np.empty_like(row))))
         sent = np.array(masks, np.bool_).reshape(len(masks), len(self.layout.blocks))
         kept = self._rule_state
-        combine(
+        combine_finite(
             self._rule,
             Updates(self.layout, payloads, sent, to=Destination(threads=self._threads)),
             Context(random=kept.random, state=kept.arrays),
@@ -187,7 +187,7 @@ class AttackGroup:
             arrays.update(self._rule_state.arrays)
         context = Context(random=deepcopy(self._rule_state.random), state=arrays)
         rows = Updates.of(np.ascontiguousarray(updates, np.float32), self.layout)
-        return combine(self._rule, rows.onto(Destination(threads=self._threads)), context)[0].update
+        return combine_finite(self._rule, rows.onto(Destination(threads=self._threads)), context)[0].update
 
 
 class Knowledge:

@@ -122,7 +122,7 @@ class BlockOutcomes:
         self._rejected[rows, blocks] |= rejected
         counted = sent & ~rejected if rule.skipped == "left_out" else np.ones_like(sent)
         numbers, block_numbers = np.unique(counted.sum(axis=0), return_inverse=True)
-        few = np.array([bool(rule.reason_against(int(n))) for n in numbers], np.bool_)
+        few = np.array([bool(rule.refusal(int(n))) for n in numbers], np.bool_)
         self._below_bound[blocks] |= few[block_numbers]
 
     def tally(self, present: Mask) -> Tally:

@@ -1,14 +1,14 @@
 """Rules that combine or filter updates before they are added to the model.
 
 - `asynchronous`: the base class of rules that decide on one update at a time, and rules by staleness
-- `base`: the base classes; start here
-- `combining`: combines updates with a rule, after screening and pre-aggregators
+- `base`: the base classes, and the way of the updates of a round to a rule; start here
 - `context`: what a rule may use in addition to the updates
 - `coordinate_wise`: means of all values of a coordinate, or of some of them; votes on the sign
 - `geometric_median`: the geometric median, from the inner products of the updates alone
 - `preaggregation`: what is done with the updates before a rule combines them
 - `selection`: averages of a selection of the updates
 - `spectral`: rules that look for the direction in which the updates differ most
+- `stage`: a pre-aggregator or a rule, and how many updates it needs
 - `trusted`: rules that compare updates with the validator's own, or measure the loss on its data
 - `weighted`: the base class of weighted sums, and rules that weigh all updates
 """
@@ -16,8 +16,7 @@
 from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Combined, NotFiniteError
 from hpcps.rules.asynchronous import AsyncRule, DcAsgd, Decision, FedAsync, NaiveAsync, ScalingRule
-from hpcps.rules.base import BaseRule, Rule
-from hpcps.rules.combining import combine
+from hpcps.rules.base import BaseRule, Rule, combine_finite
 from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.coordinate_wise import Average, Meamed, Mean, Median, Phocas, Rlr, SignMajority, TrimmedMean
 from hpcps.rules.geometric_median import GeometricMedian
@@ -71,6 +70,6 @@ __all__ = [
     "TrimmedMean",
     "Zeno",
     "ZenoPlusPlus",
-    "combine",
+    "combine_finite",
     "screen",
 ]

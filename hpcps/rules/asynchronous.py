@@ -15,6 +15,7 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import scale, screen
 from hpcps.numerics.updates import Destination, Updates
+from hpcps.numerics.vectors import with_memory
 from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.rules.base import BaseRule, Sees
@@ -151,6 +152,33 @@ class AsyncRule(BaseRule, ABC):
             rate: the learning rate of the update's local step, multiplied by alpha.
         """
         return update
+
+
+def decide_finite(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector) -> tuple[Decision, Mask]:
+    """Reject blocks that are not finite, as if they had been skipped, and decide on the others.
+
+    Args:
+        rule: the rule.
+        payload: the sent blocks of an update, one after another.
+        context: see `AsyncRule.decide`; its `sent` are the blocks in the payload.
+        out: gets what is added to the model `[d]`; valid in the applied blocks.
+
+    Returns:
+        The decision, and the rejected blocks `[B]`.
+    """
+    update = Updates(context.layout, [payload], context.sent[None, :], to=Destination(out=out))
+    refused = screen(update)
+    decision = rule.judge(update.without(refused), replace(context, sent=context.sent & ~refused[0]))
+    return decision, refused[0]
+
+
+def decide_received(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector) -> tuple[Decision, Mask]:
+    """Do what `decide_finite` does, on the host or in the queue of the device on which `out` is."""
+
+    def work(out: Any, reference: Any, payload: Any) -> tuple[Decision, Mask]:
+        return decide_finite(rule, payload, replace(context, reference=reference), out)
+
+    return with_memory(work, out, context.reference, payload)
 
 
 class ScalingRule(AsyncRule):

@@ -1,9 +1,10 @@
-"""The base classes of rules; a synchronous rule combines the updates of one round."""
+"""The base classes of rules, and how updates of one round come to a synchronous rule, which combines them."""
 
 from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -13,15 +14,17 @@ from pydantic import Field
 
 from hpcps.numerics import arrays
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.mixture import part_by_part
-from hpcps.numerics.operations import put
-from hpcps.numerics.updates import Combined, NotFiniteError, Updates
+from hpcps.numerics.mixture import Mixture, combine_what_was_sent, part_by_part
+from hpcps.numerics.operations import put, screen, zero_result
+from hpcps.numerics.updates import Combined, Destination, NotFiniteError, Updates
+from hpcps.numerics.vectors import with_memory
 from hpcps.registry.config import Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.field import OneOf
 from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
-from hpcps.rules.preaggregation import PreAggregator
+from hpcps.rules.preaggregation import PreAggregator, mixture
+from hpcps.rules.stage import CombiningStage, below_bound, too_few
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
@@ -75,17 +78,6 @@ class BaseRule(Config, ABC):
         """The needs of this rule and of its pre-aggregators."""
         return self.needs
 
-    def reason_against(self, n: int) -> str:
-        """Return why n updates are too few, with what is done before the rule; empty if they are enough.
-
-        `hpcps check` refuses a topology with such a combiner.
-        """
-        return self.unable(n)
-
-    def unable(self, n: int) -> str:
-        """Return why the rule itself cannot combine n updates; empty if it can. The result of such a round is zero."""
-        return ""
-
     def _context(self, given: Context | None, reference: Any, updates: Vector, layout: Layout) -> Context:
         """Return the context of a call outside of a run, with the reference where the updates are.
 
@@ -127,16 +119,18 @@ class BaseRule(Config, ABC):
         return found
 
 
-class Rule(BaseRule, ABC):
+class Rule(BaseRule, CombiningStage, ABC):
     """A rule of synchronous training: it combines the updates of a round.
 
-    A subclass defines `aggregate`; or `combine`, if it handles skipped blocks itself or saves memory.
+    A subclass defines `aggregate`; or `combine`, if it handles skipped blocks itself or saves memory. `fewest` says how
+    many updates it needs.
     """
 
     mode: ClassVar[Literal["sync", "async"]] = "sync"
 
     checks: ClassVar[bool] = False
-    """Whether `combine` detects updates that are not finite; other rules get updates that are known to be finite."""
+    """Whether `combine` detects updates that are not finite, as the operations of `hpcps.numerics.operations` do; other
+    rules get updates that are known to be finite."""
 
     before: Annotated[
         tuple[Annotated[PreAggregator, OneOf("preaggregators")], ...], Field(strict=False, max_length=MOST_BEFORE)
@@ -159,29 +153,47 @@ class Rule(BaseRule, ABC):
     def title(self) -> str:
         return " after ".join([self.kind, *([", ".join(stage.kind for stage in self.before)] if self.before else [])])
 
-    bound: ClassVar[tuple[int, int] | None] = None
-    """(a, b) of a rule that tolerates f Byzantine updates among a f + b or more, as published. `hpcps check` and
-    `rule(X)` refuse fewer updates; a round in which fewer came is recorded."""
-
     def tolerated(self, n: int) -> int | None:
-        """Return the number of Byzantine updates among n that the keys of the rule state; None if no key does."""
+        """Return f, the number of Byzantine updates among n that the keys of the rule state; None if no key does."""
         return None
 
-    def below_bound(self, n: int) -> str:
-        """Return why n updates are fewer than the rule's `bound` requires; empty if they are not."""
+    def unable(self, n: int) -> str:
+        """Return why the rule itself cannot combine n updates; empty if it can.
+
+        By default, why they are fewer than `fewest`. The result of a round that returns a reason is zero.
+        """
+        return too_few(self, n, self.tolerated(n) or 0)
+
+    def refusal(self, n: int, *, bounds: bool = True) -> str:
+        """Return why the rule, with the pre-aggregators before it, cannot combine n updates; empty if it can.
+
+        Args:
+            n: the number of updates.
+            bounds: whether fewer than a `bound` requires are too few, as for `hpcps check` and `rule(X)`; in a round
+                they are not.
+        """
+        rows = n
+        for stage, f in self.stages(n):
+            with errors_of(stage, f"its unable({rows}, {f}) or remaining({rows}) failed", foreign=True):
+                reason, remaining = stage.unable(rows, f), stage.remaining(rows)
+            if reason := (below_bound(stage, rows, f) if bounds else "") or reason:
+                return reason
+            rows = remaining
+        last = self.after(n, rows)
+        expected = last.tolerated(rows) if bounds else None
+        reason = ("" if expected is None else below_bound(last, rows, expected)) or last.unable(rows)
+        return f"{reason} rows that are left of {n} updates" if reason and rows != n else reason
+
+    def stages(self, n: int) -> list[tuple[PreAggregator, int]]:
+        """Return the pre-aggregators, and the number of Byzantine updates among n that each expects."""
+        return [(stage, stage.byzantine(n, self.tolerated(n))) for stage in self.before]
+
+    def after(self, n: int, rows: int) -> Rule:
+        """Return the rule for the rows that the pre-aggregators make of n updates: as many of them may be Byzantine."""
         f = self.tolerated(n)
-        if self.bound is None or f is None or n >= self.bound[0] * f + self.bound[1]:
-            return ""
-        return f"{self.kind} needs at least {self.bound[0]} f + {self.bound[1]} updates, and f = {f} of {n}"
-
-    def tolerating(self, f: int) -> Rule:
-        """Return this rule for another number of Byzantine updates, if a key states one."""
-        return self
-
-    def reason_against(self, n: int) -> str:
-        from hpcps.rules.combining import reason_against
-
-        return reason_against(self, n, bounds=True)
+        if f is None or rows == n or "f" not in type(self).model_fields:
+            return self
+        return self.model_copy(update={"f": f})
 
     def contradiction(self) -> str:
         """Return which keys contradict each other, and what to do; empty if none do."""
@@ -207,17 +219,17 @@ class Rule(BaseRule, ABC):
         """Combine the updates of one round, block by block.
 
         Args:
-            updates: n updates of d elements; a skipped block is zero. n may be 0. They must not be changed. All are
-                finite, unless the rule `checks` and they are not yet `checked`.
+            updates: n > 0 updates of d elements, as many as the rule is able to combine; a skipped block is zero. They
+                must not be changed. They are known to be finite, unless the rule `checks`.
             context: what the rule needs in addition to them.
 
         Returns:
-            The combined update, written to the destination of the updates; zero if n is 0.
+            The combined update, written to the destination of the updates.
 
         Raises:
             SpecError: `aggregate` returned something else; so does a plugin's or package's `aggregate` that failed. The
                 message names the rule, its file and the line.
-            NotFiniteError: updates that were not `checked` are not finite; their destination is undefined.
+            NotFiniteError: the updates are not finite; their destination is undefined.
         """
         if self.sees == "vector":
             return self._aggregated(updates, context)
@@ -231,37 +243,30 @@ class Rule(BaseRule, ABC):
         """Call `aggregate` on the host, and check what it returns."""
         n, layout = len(updates), updates.layout
         accepted = np.zeros((n, len(layout.blocks)), np.bool_)
-        result, known = np.zeros(layout.size, np.float32), True
-        if n:
-            rows = arrays.on_host(updates.tile(slice(0, layout.size)))
-            here = replace(context, reference=arrays.on_host(context.reference))
-            with errors_of(self, "its aggregate() failed", foreign=True):
-                found = self.aggregate(rows, here)
-            known = isinstance(found, tuple) and len(found) == 2
-            update, which = found if known else (found, np.ones(n, np.bool_))
-            combined, entered = self._array(update), self._array(which)
-            if combined is None or combined.shape != (layout.size,):
-                what = f"{described(update)}: it must return an array [{layout.size}]"
-                raise returned(self, "aggregate", what)
-            if entered is None or entered.shape not in ((n,), accepted.shape):
-                what = f"{described(which)} as accepted updates: it must be an array [{n}] or {list(accepted.shape)}"
-                raise returned(self, "aggregate", what)
-            result = combined
-            accepted[:] = entered if entered.ndim == 2 else entered[:, None]
+        rows = arrays.on_host(updates.tile(slice(0, layout.size)))
+        here = replace(context, reference=arrays.on_host(context.reference))
+        with errors_of(self, "its aggregate() failed", foreign=True):
+            found = self.aggregate(rows, here)
+        known = isinstance(found, tuple) and len(found) == 2
+        update, which = found if known else (found, np.ones(n, np.bool_))
+        result, entered = self._array(update), self._array(which)
+        if result is None or result.shape != (layout.size,):
+            what = f"{described(update)}: it must return an array [{layout.size}]"
+            raise returned(self, "aggregate", what)
+        if entered is None or entered.shape not in ((n,), accepted.shape):
+            what = f"{described(which)} as accepted updates: it must be an array [{n}] or {list(accepted.shape)}"
+            raise returned(self, "aggregate", what)
+        accepted[:] = entered if entered.ndim == 2 else entered[:, None]
         if not np.isfinite(result).all():
             result, accepted[:], known = np.zeros_like(result), False, True
         return replace(put(updates, result, accepted), acceptance_known=known)
 
-    def checked_combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
-        """Call `combine`, and check what it returns.
+    def check_combined(self, combined: object, updates: Updates) -> None:
+        """Check what `combine` has returned for updates.
 
         Raises:
-            SpecError: a plugin's or package's `combine` failed, or it returned something else; the message names the
-                rule, its file and the line.
-            NotFiniteError: see `combine`.
+            SpecError: it is no `Combined` of their shape; the message names the rule, its file and the line.
         """
-        with errors_of(self, "its combine() failed", foreign=True, passing=(NotFiniteError,)):
-            combined = self.combine(updates, context)
         if not isinstance(combined, Combined):
             raise returned(self, "combine", f"{described(combined)}: it must return a hpcps.rules.Combined")
         parts = {
@@ -275,7 +280,6 @@ class Rule(BaseRule, ABC):
         ]
         if wrong:
             raise returned(self, "combine", "; ".join(wrong))
-        return combined
 
     @classmethod
     def faults(cls) -> list[str]:
@@ -315,13 +319,11 @@ class Rule(BaseRule, ABC):
             ValueError: an array has the wrong shape, something that the rule needs is missing, or the rule cannot
                 combine so many updates.
         """
-        from hpcps.rules.combining import combine
-
         rows = arrays.as_floats(updates, 2, "updates")
-        if reason := self.contradiction() or self.reason_against(len(rows)):
+        if reason := self.contradiction() or self.refusal(len(rows)):
             raise ValueError(reason)
         layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])
-        combined, _ = combine(self, Updates.of(rows, layout), self._context(context, reference, rows, layout))
+        combined, _ = combine_finite(self, Updates.of(rows, layout), self._context(context, reference, rows, layout))
         return arrays.like(updates, combined.update)
 
 
@@ -336,12 +338,85 @@ class Tolerant(Rule, ABC):
         "or their share, below 0.5, which is rounded down.",
     )
 
-    def unable(self, n: int) -> str:
-        f = self.tolerated(n)
-        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+    def fewest(self, f: int) -> int:
+        return f + 1
 
     def tolerated(self, n: int) -> int:
         return count(self.f, n)
 
-    def tolerating(self, f: int) -> Tolerant:
-        return self.model_copy(update={"f": f})
+
+def combine_received(
+    rule: Rule, layout: Layout, payloads: Sequence[Vector], sent: Mask, context: Context, to: Destination
+) -> tuple[Combined, Mask]:
+    """Do what `combine_finite` does with payloads as a role has received them, where the result is to be.
+
+    Args:
+        rule: the rule.
+        layout: the blocks of the d elements.
+        payloads: the sent blocks of each update; if the vector for the result is on a device, there or on the host.
+        sent: the blocks that each payload holds: `[n, B]`.
+        context: see `Rule.combine`.
+        to: where the result is written: on the host, or in the queue of a device.
+    """
+
+    def work(out: Any, base: Any, reference: Any, *rows: Any) -> tuple[Combined, Mask]:
+        updates = Updates(layout, rows, sent, to=Destination(base, out, to.threads))
+        return combine_finite(rule, updates, replace(context, reference=reference))
+
+    return with_memory(work, to.out, to.base, context.reference, *payloads)
+
+
+def combine_finite(rule: Rule, updates: Updates, context: Context = NO_CONTEXT) -> tuple[Combined, Mask]:
+    """Reject blocks that are not finite, as if they had been skipped, and combine the others.
+
+    Most rounds have no such blocks. So a rule that detects them itself (`Rule.checks`), as pre-aggregators do, combines
+    the updates first, and again without the rejected blocks if it has found any. It cannot do so if it writes over the
+    base.
+
+    Args:
+        rule: the rule.
+        updates: the updates as they were received.
+        context: see `Rule.combine`.
+
+    Returns:
+        The result of the rule with what is done before it, and the rejected blocks: `[n, B]`.
+    """
+    base, out = updates.to.base, updates.to.out
+    in_place = base is not None and out is not None and arrays.overlap(base, out)
+    complete = rule.skipped == "zero" or bool(updates.used.all())
+    if (rule.checks or rule.before) and complete and not in_place:
+        with suppress(NotFiniteError), np.errstate(invalid="ignore"):
+            return combine_preaggregated(rule, updates, context), np.zeros_like(updates.sent)
+    refused = screen(updates)
+    return combine_preaggregated(rule, updates.without(refused), context), refused
+
+
+def combine_preaggregated(rule: Rule, updates: Updates, context: Context) -> Combined:
+    """Apply the pre-aggregators, and combine the rows that they make with the rule; the result of too few is zero.
+
+    A block that some updates lack is combined from those that have it if the rule leaves skipped blocks out.
+
+    Args:
+        rule: the rule.
+        updates: the updates; known to be finite unless the rule `checks` or has pre-aggregators.
+        context: see `Rule.combine`.
+
+    Raises:
+        NotFiniteError: the updates are not finite.
+        SpecError: a plugin's or package's `combine` failed, or it returned something else; the message names the rule,
+            its file and the line.
+    """
+    if rule.skipped == "left_out" and not updates.used.all():
+        return combine_what_was_sent(
+            updates, lambda part, columns: combine_preaggregated(rule, part, context.cut(columns))
+        )
+    n = len(updates)
+    nothing = n == 0 or bool(rule.before and not updates.layout.blocks)
+    if nothing or rule.refusal(n, bounds=False):
+        return zero_result(updates)
+    rows = mixture(rule.stages(n), updates, context.random) if rule.before else updates
+    last = rule.after(n, len(rows))
+    with errors_of(last, "its combine() failed", foreign=True, passing=(NotFiniteError,)):
+        found = last.combine(rows, context)
+    last.check_combined(found, rows)
+    return replace(found, accepted=rows.entered(found.accepted)) if isinstance(rows, Mixture) else found

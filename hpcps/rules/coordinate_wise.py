@@ -76,8 +76,7 @@ class Median(CoordinateWise):
     middle: Middle = Field("mean", description=MIDDLE)
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
-        n = len(updates)
-        return mean_of_ranks(updates, *ranks_of_median(n, self.middle)) if n else zero_result(updates)
+        return mean_of_ranks(updates, *ranks_of_median(len(updates), self.middle))
 
 
 EXCLUSIVE = "f and trim exclude each other: leave one of them out"
@@ -105,18 +104,18 @@ class Trimming(CoordinateWise, ABC):
     def trimmed(self, n: int) -> int:
         """Return b for n updates that are enough."""
 
-    def too_few(self, n: int) -> bool:
-        """Tell whether the result of n updates is zero."""
-        return n <= 2 if self.f is None else n == 0 or bool(self.unable(n))
+    def fewest(self, f: int) -> int:
+        return 0 if self.f is None else 2 * f + 1  # the result of fewer is zero, without a call of `combine`
 
-    def unable(self, n: int) -> str:
-        return "" if self.f is None else self.below_bound(n)  # with `trim`, few updates are only a caution
+    def trims_all(self, n: int) -> bool:
+        """Tell whether `trim` leaves no value of n updates, 2 or fewer: the result is zero, as in ZenoPS.
+
+        `hpcps check` warns of it; what `fewest` does not allow is an error.
+        """
+        return self.f is None and n <= 2
 
     def tolerated(self, n: int) -> int:
-        return self.trimmed(n) if n > 2 or self.f is not None else 0
-
-    def tolerating(self, f: int) -> Trimming:
-        return self.model_copy(update={"f": f})
+        return 0 if self.trims_all(n) else self.trimmed(n)
 
 
 class TrimmedMean(Trimming):
@@ -139,7 +138,7 @@ class TrimmedMean(Trimming):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        if self.too_few(n):
+        if self.trims_all(n):
             return zero_result(updates)
         b = self.trimmed(n)
         return mean_of_ranks(updates, b, n - b)
@@ -168,7 +167,7 @@ class Phocas(Trimming):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        return zero_result(updates) if self.too_few(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
+        return zero_result(updates) if self.trims_all(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
 
 
 class Meamed(CoordinateWise, Tolerant):
@@ -181,13 +180,11 @@ class Meamed(CoordinateWise, Tolerant):
     kind: Literal["meamed"] = "meamed"
     middle: Middle = Field("mean", description=MIDDLE)
 
-    def unable(self, n: int) -> str:
-        return self.below_bound(n)
+    def fewest(self, f: int) -> int:
+        return 2 * f + 1
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        if n == 0 or self.unable(n):
-            return zero_result(updates)
         return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.tolerated(n))
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.operations import squared_distances
-from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES, Config
+from hpcps.numerics.mixture import Mixture, combined, mixed_products
+from hpcps.numerics.operations import finite_products, gram, norms_gram, over_blocks, screen, squared_distances
+from hpcps.numerics.updates import NotFiniteError, Updates
+from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
+from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, Tolerance, count
+from hpcps.rules.stage import CombiningStage, too_few
 
 Need = Literal["random"]
 """A value that a pre-aggregator may need in addition to the inner products: the combiner's random generator."""
@@ -20,7 +26,7 @@ Need = Literal["random"]
 Compares = Literal["pairs", "norms", "nothing"]
 
 
-class PreAggregator(Config, ABC):
+class PreAggregator(CombiningStage, ABC):
     """Replaces the updates by weighted sums of them; the subclass's fields are its keys, `kind` is its name."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -29,8 +35,6 @@ class PreAggregator(Config, ABC):
     compares: ClassVar[Compares] = "pairs"
     """The inner products that `weights` uses: those of all pairs, or none but the squared norms; others may be zero.
     One that uses only norms scales the rows: its weights are a diagonal matrix."""
-
-    kind: str
 
     @property
     def scope(self) -> Literal["block", "vector"]:
@@ -51,17 +55,11 @@ class PreAggregator(Config, ABC):
         return n
 
     def unable(self, n: int, f: int) -> str:
-        """Return why n rows, up to f of them Byzantine, cannot be pre-aggregated; empty if they can."""
-        return ""
+        """Return why n rows, up to f of them Byzantine, cannot be pre-aggregated; empty if they can.
 
-    bound: ClassVar[tuple[int, int] | None] = None
-    """(a, b) if at least a f + b rows are required, see `hpcps.rules.Rule.bound`."""
-
-    def below_bound(self, n: int, f: int) -> str:
-        """Return why n rows, up to f of them Byzantine, are fewer than the `bound` requires; empty if they are not."""
-        if self.bound is None or n >= self.bound[0] * f + self.bound[1]:
-            return ""
-        return f"{self.kind} needs at least {self.bound[0]} f + {self.bound[1]} updates, and f = {f} of {n}"
+        By default, why they are fewer than `fewest`. The result of a round that returns a reason is zero.
+        """
+        return too_few(self, n, f)
 
     @abstractmethod
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
@@ -96,8 +94,8 @@ class TolerantPreAggregator(PreAggregator, ABC):
     def byzantine(self, n: int, rule: int | None) -> int:
         return super().byzantine(n, rule) if self.f is None else count(self.f, n)
 
-    def unable(self, n: int, f: int) -> str:
-        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+    def fewest(self, f: int) -> int:
+        return f + 1
 
 
 class DecidingPreAggregator(PreAggregator, ABC):
@@ -180,10 +178,13 @@ class Bucketing(TolerantPreAggregator):
     def remaining(self, n: int) -> int:
         return -(-n // self.size)
 
+    def fewest(self, f: int) -> int:
+        return 2 * f * self.size + 1
+
     def unable(self, n: int, f: int) -> str:
-        buckets = self.remaining(n)
-        if 2 * f < buckets:
+        if n >= self.fewest(f):
             return ""
+        buckets = self.remaining(n)
         return f"bucketing needs more than 2 f buckets, and f = {f} with {buckets} buckets of {n}"
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
@@ -193,3 +194,59 @@ class Bucketing(TolerantPreAggregator):
         found = np.zeros((self.remaining(n), n))
         found[buckets, random.permutation(n)] = 1 / np.bincount(buckets)[buckets]
         return found
+
+
+def mixture(
+    stages: Sequence[tuple[PreAggregator, int]], updates: Updates, random: np.random.Generator | None
+) -> Mixture:
+    """Return the rows that pre-aggregators make of updates, one pre-aggregator after the other.
+
+    Args:
+        stages: the pre-aggregators, with the number of Byzantine updates that each expects.
+        updates: n > 0 updates of one or more blocks.
+        random: the combiner's random generator, if one of them needs it.
+
+    Raises:
+        NotFiniteError: the updates are not finite.
+        SpecError: a plugin's `weights` failed or returned something else; the message names it, its file and the line.
+    """
+    n, products = len(updates), None
+    match _compares([stage for stage, _ in stages]):
+        case "pairs":
+            current = products = finite_products(gram(updates), updates)
+        case "norms":
+            current = finite_products(norms_gram(updates), updates)
+        case _:
+            if not updates.finite and screen(updates).any():
+                raise NotFiniteError
+            current = np.zeros((1, n, n))
+    if all(stage.scope == "vector" for stage, _ in stages):
+        current = over_blocks(current)[None]
+    weights = np.eye(n)[None]
+    for stage, f in stages:
+        whole = [over_blocks(current)] if stage.scope == "vector" else [*current]
+        here = np.stack([_weights(stage, each, f, random) for each in whole])
+        weights, current = combined(here, weights), mixed_products(here, current)
+    return Mixture(updates, weights, products)
+
+
+def _compares(stages: Sequence[PreAggregator]) -> Compares:
+    """Return the inner products of the updates that all pre-aggregators together use."""
+    used = [stage.compares for stage in stages]
+    scaled = len([*takewhile(lambda each: each == "norms", used)])  # the norms of scaled rows follow from the norms
+    if "pairs" in used or "norms" in used[scaled:]:
+        return "pairs"
+    return "norms" if scaled else "nothing"
+
+
+def _weights(stage: PreAggregator, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+    """Call `PreAggregator.weights`, and check what it returns."""
+    with errors_of(stage, "its weights() failed", foreign=True):
+        found: object = stage.weights(products, f, random if "random" in stage.needs else None)
+    n = len(products)
+    shape = (stage.remaining(n), n)
+    if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiub":
+        raise returned(stage, "weights", f"{described(found)}: it must be an array {list(shape)}")
+    if not np.isfinite(found).all():
+        raise returned(stage, "weights", "weights that are not finite")
+    return found.astype(np.float64)

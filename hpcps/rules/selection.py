@@ -14,13 +14,13 @@ from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.operations import mean_around_median, squared_distances, whole_gram, zero_result
+from hpcps.numerics.operations import finite_products, mean_around_median, squared_distances, whole_gram
 from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import MOST_ROLES
 from hpcps.rules.base import Need, Sees, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.coordinate_wise import median_of, ranks_of_median
-from hpcps.rules.weighted import Compares, Weighted, equal_weights, finite_products
+from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
 Indices = NDArray[np.intp]
 Neighbours = Literal["n-f-2", "n-f-1"]
@@ -79,15 +79,16 @@ class Krum(LowestScores):
     def kept(self, n: int) -> int:
         return 1
 
-    def unable(self, n: int) -> str:
-        f, fewer = self.tolerated(n), 2 if self.neighbours == "n-f-2" else 1
-        if n - f - fewer < 1:
-            return f"{self.kind} needs at least f + {fewer + 1} updates, and f = {f} of {n}"
-        return ""
+    def fewest(self, f: int) -> int:
+        return f + self._others + 1
+
+    @property
+    def _others(self) -> int:
+        """The number of the n - f updates that are not neighbours of an update: itself, and one more in the paper."""
+        return 2 if self.neighbours == "n-f-2" else 1
 
     def scores(self, products: Float64, n: int) -> Float64:
-        neighbours = n - self.tolerated(n) - (2 if self.neighbours == "n-f-2" else 1)
-        return krum_scores(squared_distances(products), neighbours)
+        return krum_scores(squared_distances(products), n - self.tolerated(n) - self._others)
 
 
 class MultiKrum(Krum):
@@ -104,6 +105,9 @@ class MultiKrum(Krum):
 
     def kept(self, n: int) -> int:
         return n - self.tolerated(n) if self.m is None else self.m
+
+    def fewest(self, f: int) -> int:
+        return max(super().fewest(f), self.m or 0)
 
     def unable(self, n: int) -> str:
         if self.m is not None and self.m > n:
@@ -125,13 +129,11 @@ class Bulyan(Tolerant):
 
     kind: Literal["bulyan"] = "bulyan"
 
-    def unable(self, n: int) -> str:
-        return self.below_bound(n)
+    def fewest(self, f: int) -> int:
+        return 4 * f + 3
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        if n == 0 or self.unable(n):
-            return zero_result(updates)
         f, products = self.tolerated(n), finite_products(whole_gram(updates), updates)
         chosen = np.sort(self._selected(squared_distances(products), n - 2 * f, f))
         found = mean_around_median(updates.select(chosen), ranks_of_median(len(chosen), "mean"), n - 4 * f)

@@ -43,8 +43,8 @@ class Caf(Weighted, Tolerant):
         f"most {MOST_STEPS:,} steps.",
     )
 
-    def unable(self, n: int) -> str:
-        return self.below_bound(n)
+    def fewest(self, f: int) -> int:
+        return 2 * f + 1
 
     def weights(self, products: Float64, n: int) -> Float64:
         f, c = self.tolerated(n), np.ones(n)
@@ -88,8 +88,6 @@ class Dnc(Tolerant):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n, layout, random = len(updates), updates.layout, context.random
-        if n == 0 or self.unable(n):
-            return zero_result(updates)
         assert random is not None, "dnc needs random numbers"
         kept = np.ones(n, np.bool_)
         for _ in range(self.iterations):

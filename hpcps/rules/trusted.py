@@ -138,8 +138,6 @@ class LossScore(Tolerant):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n, size, loss = len(updates), updates.layout.size, context.loss
-        if n == 0 or self.unable(n):
-            return zero_result(updates)
         assert loss is not None, "loss_score needs the loss on a batch"
         squares = np.diagonal(whole_gram(updates)) if self.rho else np.zeros(n)
         before, row = loss(np.zeros(size, np.float32)), updates.empty(size)

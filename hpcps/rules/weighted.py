@@ -11,9 +11,9 @@ from pydantic import Field
 
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.definitions import require_finite
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.operations import (
+    finite_products,
     gram,
     norms_gram,
     over_blocks,
@@ -60,7 +60,7 @@ class Weighted(Rule, ABC):
 
         Args:
             products: the inner products of all pairs of rows, `[m, m]`: the n updates, and `row` if there is one.
-            n: the number of updates, for which `unable` returns nothing.
+            n: the number of updates, which `fewest` allows.
         """
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
@@ -69,8 +69,6 @@ class Weighted(Rule, ABC):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n, layout = len(updates), updates.layout
-        if n == 0 or self.unable(n):
-            return zero_result(updates)
         row, known = self.row(updates, context), np.ones(len(layout.blocks), np.bool_)
         if row is not None:
             own = Updates.of(row[None, :], layout)
@@ -99,18 +97,6 @@ class Weighted(Rule, ABC):
         if updates.lazy:
             return whole_gram(updates, row)
         return over_blocks(self._products(updates, row))
-
-
-def finite_products(products: Float64, updates: Updates) -> Float64:
-    """Return the inner products `[…, m, m]`, of which the first rows are those of the updates.
-
-    The square of an update is finite if and only if its values are.
-
-    Raises:
-        NotFiniteError: the updates are not `checked`, and not finite.
-    """
-    require_finite(np.diagonal(products, axis1=-2, axis2=-1)[..., : len(updates)], updates)
-    return products
 
 
 def equal_weights(chosen: NDArray[np.intp], rows: int) -> Float64:

@@ -21,7 +21,7 @@ from hpcps.numerics.operations import average
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.combiner_state import RuleState
-from hpcps.rules.combining import combine_received
+from hpcps.rules.base import combine_received
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.session.elements import Bytes, add, size_of, to_float32, write
 from hpcps.session.reduction import compresses, simulated

@@ -8,7 +8,7 @@ from hpcps.compression import BaseCompressor, Codec, Compressor
 from hpcps.compression.base import Way
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Layout, Vector
-from hpcps.session.reduction import component_in
+from hpcps.registry.config import component_in
 
 
 def compressor_of(table: object) -> Compressor | None:

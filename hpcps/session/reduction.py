@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from hpcps.errors import SpecError
-from hpcps.registry import Config
+from hpcps.registry.config import Config, component_in
 from hpcps.rules import Rule
 from hpcps.rules.coordinate_wise import Trimming
 
@@ -47,28 +47,14 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
         from hpcps.session.whole import attack_of
 
         attack_of(reduction)
-    if reason := rule.contradiction() or rule.reason_against(workers):
+    if reason := rule.contradiction() or rule.refusal(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
-    if isinstance(rule, Trimming) and rule.too_few(workers):
+    if isinstance(rule, Trimming) and rule.trims_all(workers):
         raise SpecError(
             f"rule {rule.title}: the result of {workers} processes would be zero: start at least 3, or use the rule "
-            "median" + ("" if rule.f else ", or f = 0")
+            "median, or f = 0"
         )
     return rule
-
-
-def component_in(config: type[Config], key: str, table: object) -> Any:
-    """Return the component of a table, as the key of a config reads it.
-
-    Raises:
-        SpecError: there is no such component, or its keys are wrong.
-    """
-    try:
-        return getattr(config(**{key: table}), key)
-    except SpecError as error:
-        # The script knows the component, but not the config.
-        found = str(error).splitlines()[1:]
-    raise SpecError("\n".join(line.replace(f"  {config.__name__}.", "", 1) for line in found))
 
 
 def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
-from hpcps.registry.config import Config
+from hpcps.registry.config import Config, component_in
 from hpcps.registry.field import OneOf
 from hpcps.roles.attack_group import AttackGroup
 from hpcps.roles.attacker import Attacker
@@ -21,7 +21,6 @@ from hpcps.roles.resources import ALONE
 from hpcps.rules import Rule
 from hpcps.seeds import generator
 from hpcps.session.compressed import compressor_of
-from hpcps.session.reduction import component_in
 
 
 class _Simulated(Config):

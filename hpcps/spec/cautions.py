@@ -8,7 +8,8 @@ from math import isfinite
 from hpcps.attacks import Alie, Omniscient, attackers
 from hpcps.attacks.shifted_mean import quantile
 from hpcps.data.shards import classes_of_shards, shard_size
-from hpcps.rules import Phocas, Rlr, TrimmedMean
+from hpcps.rules import Rlr
+from hpcps.rules.coordinate_wise import Trimming
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.problems import DATA, WORKERS, Problem
 from hpcps.spec.schema import Run
@@ -36,10 +37,10 @@ def cautions(run: Run) -> Iterator[Problem]:
 def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     """With two updates or fewer, no value remains between the extremes; with few more, `trim` may drop none."""
     rule, topology = run.validation.rule, run.topology
-    if not isinstance(rule, (TrimmedMean, Phocas)) or rule.f is not None:
+    if not isinstance(rule, Trimming) or rule.f is not None:
         return
     smallest, largest = min(map(run.updates_needed, run.shares)), max(run.shares)
-    if smallest > 2 and (rule.trimmed(smallest) or not rule.trim):
+    if not rule.trims_all(smallest) and (rule.trimmed(smallest) or not rule.trim):
         return
     whose = (
         f"a validator's share of the {topology.workers} workers is {smallest}"
@@ -48,12 +49,12 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     )
     if run.has_quorum:
         whose = f"a round may close with {smallest}"
-    if smallest > 2:
+    if not rule.trims_all(smallest):
         what = f"{rule.kind} drops no update if trim times their number is less than 1"
         effect = f"with trim = {rule.trim} it is the mean; use more workers, or f = 1"
     else:
         what = f"{rule.kind} returns zero for two updates or fewer"
-        effect = "the model never changes" if largest <= 2 else "such a validator changes nothing"
+        effect = "the model never changes" if rule.trims_all(largest) else "such a validator changes nothing"
         effect = "such a round changes nothing" if run.has_quorum else effect
         effect += "; use more workers"
     yield Problem(

@@ -26,7 +26,7 @@ from hpcps.numerics.updates import Updates
 from hpcps.optimizers import ServerOptimizer, Stepper
 from hpcps.registry import BUILT_IN
 from hpcps.registry.failures import errors_of, returned
-from hpcps.rules import Arrays, AsyncContext, AsyncRule, BaseRule, Context, Rule, combine
+from hpcps.rules import Arrays, AsyncContext, AsyncRule, BaseRule, Context, Rule, combine_finite
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
 
@@ -74,7 +74,7 @@ def try_rule(rule: BaseRule, n: int) -> None:
         rule.checked_decision(rows[0], AsyncContext(*values, layout=_LAYOUT, sent=sent[0]))
     elif isinstance(rule, Rule):
         payloads = [row[_LAYOUT.spread(mask)] for row, mask in zip(rows, sent, strict=True)]
-        combine(rule, Updates(_LAYOUT, payloads, sent), Context(*values))
+        combine_finite(rule, Updates(_LAYOUT, payloads, sent), Context(*values))
 
 
 def try_attack(attack: ByzantineAttack | NoAttack, classes: int) -> None:

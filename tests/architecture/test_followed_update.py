@@ -28,9 +28,10 @@ BESIDE = {
     "hpcps/roles/update_encoder.py": "encodes the update, if there is a compressor",
     "hpcps/roles/messaging_role.py": "checks and completes the headers of messages",
     "hpcps/roles/training_role.py": "what workers and validators have in common",
-    "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
+    "hpcps/rules/base.py": "what a rule declares; synchronous: the way of updates to it, and is listed",
     "hpcps/rules/context.py": "what a rule may use",
-    "hpcps/rules/combining.py": "finds values that are not finite; synchronous: calls the rule, and is listed",
+    "hpcps/rules/preaggregation.py": "what is done before a rule; here nothing",
+    "hpcps/rules/stage.py": "how many updates a rule needs",
     "hpcps/transport/base.py": "bytes for records",
 }
 """Files that run but need not be opened, and why."""

@@ -128,7 +128,7 @@ def test_a_collector_refuses_and_counts_what_is_no_encoding():
         fields_of = {effect.fields["reason"][:12] for effect in effects}
         assert fields_of <= {"its encoding"}
         refused += bool(effects)
-        combined = collector.combine(Average(), Context(), Destination())
+        combined = collector.combine_next(Average(), Context(), Destination())
         if effects:
             np.testing.assert_array_equal(combined.update, codec.decode(LAYOUT, 0, mask, words) / 2)
         assert collector.report()[0]["malformed"] == len(effects)

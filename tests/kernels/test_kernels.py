@@ -28,6 +28,7 @@ from hpcps.rules import (
     TrimmedMean,
     Zeno,
     ZenoPlusPlus,
+    combine_finite,
 )
 from hpcps.rules.context import AsyncContext, Context
 
@@ -112,19 +113,20 @@ def is_its_definition(rule: Rule, sizes: list[int]) -> None:
             updates, v, base = made(n, offset=offset, refused=refused)
             context = Context(v)
             with by("numpy"):
-                want, added = rule.combine(updates, context), rule.combine(updates.onto(Destination(base)), context)
+                want, _ = combine_finite(rule, updates, context)
+                added, _ = combine_finite(rule, updates.onto(Destination(base)), context)
             with by("kernels"):
                 for threads in (1, 3):
-                    got = rule.combine(updates.onto(Destination(threads=threads)), context)
+                    got, _ = combine_finite(rule, updates.onto(Destination(threads=threads)), context)
                     assert got.update.tobytes() == want.update.tobytes(), f"n = {n}"
                     assert np.array_equal(got.accepted, want.accepted)
                     out = np.full_like(base, 7)
-                    got = rule.combine(updates.onto(Destination(base, out, threads)), context)
+                    got, _ = combine_finite(rule, updates.onto(Destination(base, out, threads)), context)
                     assert got.update is out
                     assert out.tobytes() == added.update.tobytes(), f"n = {n}, added to a base"
                     if refused:
                         out[:] = base
-                        rule.combine(updates.onto(Destination(out, out, threads)), context)
+                        combine_finite(rule, updates.onto(Destination(out, out, threads)), context)
                         assert out.tobytes() == added.update.tobytes(), f"n = {n}, added in place"
 
 

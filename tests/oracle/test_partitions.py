@@ -159,7 +159,7 @@ CASES = [
     (name, validators)
     for name, validators in itertools.product(RULES, (0, 1, 2))
     if validators or not {"reference", "loss"} & RULES[name].requires
-    if not RULES[name].reason_against(WORKERS // max(validators, 1))
+    if not RULES[name].refusal(WORKERS // max(validators, 1))
     # Validators cut updates as a single server does, so a few rules are played with every number of validators.
     if name in ("average", "zeno", "block", "vector", "median of sent") or validators == bool(RULES[name].needs)
 ]

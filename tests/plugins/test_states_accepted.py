@@ -23,7 +23,7 @@ from hpcps.records.status import SweepProgress
 from hpcps.records.table import write_table
 from hpcps.registry.plugins import load
 from hpcps.roles.combiner_state import Acceptance, Tally
-from hpcps.rules import Nnm, combine
+from hpcps.rules import Nnm, combine_finite
 
 PLUGIN = """
 from typing import Literal
@@ -158,12 +158,12 @@ def test_pre_aggregators_and_parts_keep_that_the_acceptance_is_unknown(sees):
     layout, rows = Layout.of_sizes((2, 3), 5), np.arange(20, dtype=np.float32).reshape(4, 5)
     for kind in ("silent", "stating"):
         for before in ((), (Nnm(f=1),)):
-            combined, _ = combine(found[kind](before=before), Updates.of(rows, layout))
+            combined, _ = combine_finite(found[kind](before=before), Updates.of(rows, layout))
             assert combined.acceptance_known == (kind == "stating")
 
 
 def test_a_result_that_is_not_finite_is_known_to_have_no_update_in_it():
     silent = rules(PLUGIN.replace("/ max(1, len(updates) - 1)", "+ np.float32(np.inf)"))["silent"]
-    combined, _ = combine(silent(), Updates.of(np.ones((3, 2), np.float32), Layout.of_sizes((2,), 2)))
+    combined, _ = combine_finite(silent(), Updates.of(np.ones((3, 2), np.float32), Layout.of_sizes((2,), 2)))
     assert combined.acceptance_known
     assert not combined.accepted.any()

@@ -17,10 +17,9 @@ from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.combiner_state import RuleState
-from hpcps.rules import Arc, Average, Bucketing, Clipping, Krum, Median, Nnm, Rule, TrimmedMean, combine
-from hpcps.rules.combining import _mixture
+from hpcps.rules import Arc, Average, Bucketing, Clipping, Krum, Median, Nnm, Rule, TrimmedMean, combine_finite
 from hpcps.rules.context import Arrays, Context
-from hpcps.rules.preaggregation import PreAggregator
+from hpcps.rules.preaggregation import PreAggregator, mixture
 
 LAYOUT = Layout.of([("a", (17, 31)), ("b", (17,)), ("none", (0,)), ("c", (3001,)), ("d", (1,)), ("e", (5000,))])
 WHOLE = Layout.of([("w", (20,))])
@@ -74,8 +73,13 @@ def context(reference=None):
     return Context(reference, lambda vector: float(np.abs(vector).max(initial=0)), np.random.default_rng(0), Arrays())
 
 
+def rows_of(rule, updates):
+    """Return the rows that the pre-aggregators make of the updates."""
+    return mixture(rule.stages(len(updates)), updates, context().random)
+
+
 def checked(values, layout):
-    return Updates(layout, list(values), np.ones((len(values), len(layout.blocks)), np.bool_), checked=True)
+    return Updates(layout, list(values), np.ones((len(values), len(layout.blocks)), np.bool_), finite=True)
 
 
 def test_every_pre_aggregator_has_a_transcription() -> None:
@@ -90,7 +94,7 @@ def test_follows_its_transcription(kind: str, data: st.DataObject) -> None:
     case: Case = data.draw(cases())
     n, before = len(case.updates), case.updates.copy()
     rule = Median(before=[stage])
-    combined, refused = combine(rule, Updates.of(case.updates, case.layout), context())
+    combined, refused = combine_finite(rule, Updates.of(case.updates, case.layout), context())
     assert np.isfinite(combined.update).all()
     assert not refused.any()
     assert case.updates.tobytes() == before.tobytes(), "the updates were changed"
@@ -103,7 +107,7 @@ def test_follows_its_transcription(kind: str, data: st.DataObject) -> None:
     if sizes.max(initial=0.0) > 1e15 or sizes[sizes > 0].min(initial=1.0) < 1e-15:
         return  # squares of these need more than float64 in a transcription; the results are finite, as is checked
     with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", 3):
-        rows = _mixture(rule, checked(case.updates, case.layout), context()).tile(slice(0, case.layout.size))
+        rows = rows_of(rule, checked(case.updates, case.layout)).tile(slice(0, case.layout.size))
     parts = [(b.offset, b.stop) for b in case.layout.blocks] if stage.scope == "block" else [(0, case.layout.size)]
     for start, stop in parts:
         given_rows = case.updates[:, start:stop].astype(np.float64)
@@ -150,17 +154,17 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
     values, reference = made(15)
     alone: Rule = active().of("rules")[kind](**KEYS.get(kind, {}))
     rule = alone.model_copy(update={"before": tuple(CHAINS[chain])})
-    assert not rule.reason_against(15)
-    mixture = _mixture(rule, checked(values, LAYOUT), context())
-    rows = mixture.tile(slice(0, LAYOUT.size))
-    last = alone if len(rows) == 15 or alone.tolerated(15) is None else alone.tolerating(alone.tolerated(15))
+    assert not rule.refusal(15)
+    made_rows = rows_of(rule, checked(values, LAYOUT))
+    rows = made_rows.tile(slice(0, LAYOUT.size))
+    last = alone.after(15, len(rows))
     random = np.random.default_rng(0)
     if chain == "bucketing":
         random.permutation(15)  # the generator goes on after the buckets are drawn
     wanted = last.combine(checked(rows, LAYOUT), Context(reference, context().loss, random, Arrays()))
     base = np.ones(LAYOUT.size, np.float32)
     got = [
-        combine(
+        combine_finite(
             rule,
             Updates.of(values, LAYOUT).onto(Destination(**more)),
             Context(reference, given.loss, given.random, given.state),
@@ -174,7 +178,7 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
     if rule.sees != "vector" and not isinstance(rule, Average):
         assert got[0].update.tobytes() == wanted.update.tobytes()
     filled = LAYOUT.sizes > 0
-    np.testing.assert_array_equal(got[0].accepted[:, filled], mixture.entered(wanted.accepted)[:, filled])
+    np.testing.assert_array_equal(got[0].accepted[:, filled], made_rows.entered(wanted.accepted)[:, filled])
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -191,7 +195,7 @@ def test_kernels_and_definitions_mix_to_the_same_bits(scaled: bool, monkeypatch)
         weights[np.random.default_rng(3).random(weights.shape) < 0.5] = 0
         if scaled:  # as clipping does: a row is one update times a factor, or zero
             weights *= np.eye(19)[[4, 0, 3, 18, 0, 9, 9]] * np.array([1, 1, 1e3, -1, 0, 1, 1])[:, None]
-        updates = Updates(LAYOUT, payloads, sent, checked=True)
+        updates = Updates(LAYOUT, payloads, sent, finite=True)
         mixtures = [Mixture(updates.onto(Destination(threads=t)), weights) for t in (1, 2)]
         for columns in (slice(0, LAYOUT.size), slice(5, 5), slice(500, 600), slice(543, 5000)):
             with patch.object(kernels, "SMALLEST", 1 << 62):
@@ -222,7 +226,7 @@ def test_equal_updates_stay_equal() -> None:
     values, _ = made(12)
     values[[4, 7, 11]] = values[2]
     rule = Krum(f=2, before=[Nnm(), Arc()])
-    products = whole_gram(_mixture(rule, checked(values, LAYOUT), context()))
+    products = whole_gram(rows_of(rule, checked(values, LAYOUT)))
     assert (products[[4, 7, 11]] == products[2]).all()
     assert (products == products.T).all()
 
@@ -246,9 +250,9 @@ def test_buckets_are_drawn_again_and_attackers_stay_as_many() -> None:
     rule = TrimmedMean(f=0.2, before=[Bucketing()])
     weights = Bucketing().weights(np.zeros((16, 16)), 3, np.random.default_rng(0))
     rows = (weights @ values.astype(np.float64)).astype(np.float32)
-    combined, _ = combine(rule, Updates.of(values, WHOLE), context())
+    combined, _ = combine_finite(rule, Updates.of(values, WHOLE), context())
     assert combined.update.tobytes() == TrimmedMean(f=3)(rows).tobytes()
-    assert "f = 3" in TrimmedMean(f=0.2, before=[Bucketing(size=3)]).reason_against(16)
+    assert "f = 3" in TrimmedMean(f=0.2, before=[Bucketing(size=3)]).refusal(16)
 
 
 def test_a_checkpoint_keeps_the_generator_of_the_buckets() -> None:
@@ -256,7 +260,7 @@ def test_a_checkpoint_keeps_the_generator_of_the_buckets() -> None:
     values, _ = made(8, WHOLE)
 
     def drawn(kept: RuleState) -> bytes:
-        combined, _ = combine(rule, Updates.of(values, WHOLE), Context(random=kept.random, state=kept.arrays))
+        combined, _ = combine_finite(rule, Updates.of(values, WHOLE), Context(random=kept.random, state=kept.arrays))
         return combined.update.tobytes()
 
     kept, again = (RuleState(rule, 1, Peer("server", 0)) for _ in range(2))
@@ -268,13 +272,13 @@ def test_a_checkpoint_keeps_the_generator_of_the_buckets() -> None:
 
 
 def test_what_cannot_be() -> None:
-    assert TrimmedMean(f=3, before=[Bucketing(size=3)]).reason_against(16).startswith("bucketing needs more than 2 f")
-    assert Krum(f=2, before=[Bucketing(size=2)]).reason_against(13) == ""
-    left = Krum(f=2, before=[Bucketing(size=2)]).reason_against(12)
+    assert TrimmedMean(f=3, before=[Bucketing(size=3)]).refusal(16).startswith("bucketing needs more than 2 f")
+    assert Krum(f=2, before=[Bucketing(size=2)]).refusal(13) == ""
+    left = Krum(f=2, before=[Bucketing(size=2)]).refusal(12)
     assert left == "krum needs at least 2 f + 3 updates, and f = 2 of 6 rows that are left of 12 updates"
-    assert Average(before=[Nnm(f=2)]).reason_against(5) == ""
-    assert Average(before=[Nnm(f=2)]).reason_against(4) == "nnm needs at least 2 f + 1 updates, and f = 2 of 4"
-    assert Average(before=[Arc(f=2)]).reason_against(4) == "arc needs at least 2 f + 1 updates, and f = 2 of 4"
+    assert Average(before=[Nnm(f=2)]).refusal(5) == ""
+    assert Average(before=[Nnm(f=2)]).refusal(4) == "nnm needs at least 2 f + 1 updates, and f = 2 of 4"
+    assert Average(before=[Arc(f=2)]).refusal(4) == "arc needs at least 2 f + 1 updates, and f = 2 of 4"
     with pytest.raises(ValueError, match="nnm needs at least 2 f \\+ 1 updates"):
         Average(before=[Nnm(f=2)])(np.ones((4, 3)))
 
@@ -296,7 +300,7 @@ def test_a_row_that_is_not_finite_never_gets_into_a_chain() -> None:
     values[1, 3], values[4, 19] = np.nan, np.inf
     for chain in CHAINS.values():
         for rule in (Median(before=chain), Krum(f=1, before=chain)):
-            combined, refused = combine(rule, Updates.of(values, WHOLE), context())
+            combined, refused = combine_finite(rule, Updates.of(values, WHOLE), context())
             assert np.isfinite(combined.update).all()
             assert refused[:, 0].tolist() == [False, True, False, False, True, False]
 
@@ -304,6 +308,6 @@ def test_a_row_that_is_not_finite_never_gets_into_a_chain() -> None:
 def test_many_updates() -> None:
     values, _ = made(256, WHOLE)
     for rule in (Krum(before=[Arc(), Nnm()]), Median(before=[Bucketing(), Nnm()])):
-        combined, _ = combine(rule, Updates.of(values, WHOLE), context())
+        combined, _ = combine_finite(rule, Updates.of(values, WHOLE), context())
         assert np.isfinite(combined.update).all()
         assert combined.accepted.any()

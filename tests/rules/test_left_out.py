@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.registry import active
-from hpcps.rules import Krum, Median, Nnm, Rule, TrimmedMean, combine
+from hpcps.rules import Krum, Median, Nnm, Rule, TrimmedMean, combine_finite
 from hpcps.rules.context import Context
 
 KEYS = {"zeno": {"rho": -1.0, "epsilon": 10.0}}
@@ -46,7 +46,7 @@ def test_each_block_is_combined_from_the_updates_that_have_it(name: str, n: int,
     for row, block in np.argwhere(bad):
         payloads[row][int(updates.starts[row, block])] = np.nan
     out = base.copy()
-    combined, refused = combine(rule, updates.onto(Destination(out, out)), Context(reference))
+    combined, refused = combine_finite(rule, updates.onto(Destination(out, out)), Context(reference))
     assert np.array_equal(refused, bad)
     for index, block in enumerate(layout.blocks):
         if not block.size:
@@ -54,7 +54,7 @@ def test_each_block_is_combined_from_the_updates_that_have_it(name: str, n: int,
         part, have = slice(block.offset, block.stop), np.flatnonzero(sent[:, index] & ~bad[:, index])
         inner = Layout.of([("only", (block.size,))])
         alone = rule.model_copy(update={"skipped": "zero"})
-        want, _ = combine(alone, Updates.of(rows[have][:, part], inner), Context(reference[part]))
+        want, _ = combine_finite(alone, Updates.of(rows[have][:, part], inner), Context(reference[part]))
         np.testing.assert_array_equal(combined.update[part], base[part] + want.update)
         assert np.array_equal(combined.accepted[have, index], want.accepted[:, 0])
         assert not np.delete(combined.accepted[:, index], have).any()
@@ -66,13 +66,13 @@ def test_it_differs_from_zero() -> None:
     layout = Layout.of([("a", (1,)), ("b", (1,))])
     payloads = [np.array(row, np.float32) for row in ([1, 4], [3], [5, 4])]
     updates = Updates(layout, payloads, np.array([[True, True], [True, False], [True, True]]))
-    assert combine(Median(), updates)[0].update.tolist() == [3, 4]
-    assert combine(TrimmedMean(f=0), updates)[0].update.tolist() == [3, np.float32(8 / 3)]
+    assert combine_finite(Median(), updates)[0].update.tolist() == [3, 4]
+    assert combine_finite(TrimmedMean(f=0), updates)[0].update.tolist() == [3, np.float32(8 / 3)]
     left_out = TrimmedMean(f=0, skipped="left_out")
-    assert combine(left_out, updates)[0].update.tolist() == [3, 4]
-    assert combine(left_out, updates)[0].accepted.tolist() == [[True, True], [True, False], [True, True]]
+    assert combine_finite(left_out, updates)[0].update.tolist() == [3, 4]
+    assert combine_finite(left_out, updates)[0].accepted.tolist() == [[True, True], [True, False], [True, True]]
     # With f = 1, two updates are too few for the second block.
-    few, _ = combine(TrimmedMean(f=1, skipped="left_out"), updates)
+    few, _ = combine_finite(TrimmedMean(f=1, skipped="left_out"), updates)
     assert few.update.tolist() == [3, 0]
     assert few.accepted.tolist() == [[True, False]] * 3
 

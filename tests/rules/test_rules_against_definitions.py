@@ -18,7 +18,7 @@ from hpcps.numerics import blocks
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import active
-from hpcps.rules import Combined, Rule
+from hpcps.rules import Combined, Rule, combine_finite
 from hpcps.rules.context import Arrays, Context
 
 EXTREMES = np.array(
@@ -280,7 +280,7 @@ def compare(kind: str, data: st.DataObject) -> None:
     width = data.draw(st.sampled_from([1, 3, 1000]))
     before = case.updates.copy()
     with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-        combined = rule.combine(Updates.of(case.updates, case.layout), context_of(rule, case))
+        combined, _ = combine_finite(rule, Updates.of(case.updates, case.layout), context_of(rule, case))
     assert combined.update.shape == (case.layout.size,)
     assert combined.update.dtype == np.float32
     assert np.isfinite(combined.update).all()

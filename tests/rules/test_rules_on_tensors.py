@@ -13,8 +13,8 @@ from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.attacker import Attacker
-from hpcps.rules import Arc, Bucketing, Clipping, Context, Nnm, Rule, combine
-from hpcps.rules.combining import decide
+from hpcps.rules import Arc, Bucketing, Clipping, Context, Nnm, Rule, combine_finite
+from hpcps.rules.asynchronous import decide_finite
 from hpcps.rules.context import Arrays, AsyncContext
 from hpcps.spec.schema import Run
 
@@ -91,16 +91,16 @@ def test_a_rule_gives_on_tensors_what_it_gives_on_arrays(kind: str, keys: dict[s
     for n in (13, 12):
         updates, reference, base = made(n)
         tensors, own = there(updates), torch.from_numpy(reference)
-        wanted, refused = combine(rule, updates, context(reference))
-        found, also = combine(rule, tensors, context(own))
+        wanted, refused = combine_finite(rule, updates, context(reference))
+        found, also = combine_finite(rule, tensors, context(own))
         assert np.array_equal(also, refused)
         assert refused.any()
         assert np.array_equal(found.accepted, wanted.accepted)
         assert_near(found.update, wanted.update, updates)
-        added = combine(rule, updates.onto(Destination(base)), context(reference))[0]
+        added = combine_finite(rule, updates.onto(Destination(base)), context(reference))[0]
         out = torch.from_numpy(base.copy())
         for to in (Destination(torch.from_numpy(base)), Destination(out, out)):  # type: ignore[arg-type]
-            got = combine(rule, tensors.onto(to), context(own))[0]
+            got = combine_finite(rule, tensors.onto(to), context(own))[0]
             assert got.finite is added.finite
             assert_near(got.update, added.update, updates, base)
             assert to.out is None or got.update is out
@@ -113,9 +113,9 @@ def test_few_updates_are_combined_as_on_arrays(kind: str) -> None:
         updates, reference, _ = made(13)
         few = Updates(LAYOUT, updates.payloads[:n], updates.sent[:n])
         out = torch.full((LAYOUT.size,), float("nan"))
-        wanted, _ = combine(rule, few, context(reference))
+        wanted, _ = combine_finite(rule, few, context(reference))
         to = Destination(out=out)  # type: ignore[arg-type]
-        found, _ = combine(rule, there(few).onto(to), context(torch.from_numpy(reference)))
+        found, _ = combine_finite(rule, there(few).onto(to), context(torch.from_numpy(reference)))
         assert np.array_equal(found.accepted, wanted.accepted)
         assert_near(out, wanted.update, few)
 
@@ -126,7 +126,9 @@ def test_other_types_are_read_as_float32(dtype) -> None:
     for name in ("mean", "median", "krum"):
         rule: Rule = active().of("rules")[name](**({"f": 1} if name == "krum" else {}))
         values = Updates.of(rows.float().numpy(), LAYOUT)
-        assert_near(combine(rule, Updates.of(rows, LAYOUT))[0].update, combine(rule, values)[0].update, values)  # type: ignore[arg-type]
+        assert_near(
+            combine_finite(rule, Updates.of(rows, LAYOUT))[0].update, combine_finite(rule, values)[0].update, values
+        )  # type: ignore[arg-type]
 
 
 def test_a_tensor_that_overflows_float32_is_a_mistake_of_the_caller() -> None:
@@ -144,10 +146,10 @@ def test_a_decision_on_a_tensor_is_that_on_an_array(kind: str) -> None:
     for row in (0, 3, 6, 7):
         sent, payload = updates.sent[row], updates.payloads[row]
         here, out = np.empty(LAYOUT.size, np.float32), torch.empty(LAYOUT.size)
-        wanted, refused = decide(rule, payload, AsyncContext(reference, layout=LAYOUT, sent=sent), here)
+        wanted, refused = decide_finite(rule, payload, AsyncContext(reference, layout=LAYOUT, sent=sent), here)
         own = torch.from_numpy(reference)
         tensor = torch.from_numpy(payload.copy())
-        found, also = decide(rule, tensor, AsyncContext(own, layout=LAYOUT, sent=sent), out)  # type: ignore[arg-type]
+        found, also = decide_finite(rule, tensor, AsyncContext(own, layout=LAYOUT, sent=sent), out)  # type: ignore[arg-type]
         assert np.array_equal(also, refused)
         assert np.array_equal(found.applied, wanted.applied)
         assert np.array_equal(found.negated, wanted.negated)

@@ -11,7 +11,7 @@ from hpcps.numerics import blocks
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.numerics.vectors import pack
-from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, combine, screen
+from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, combine_finite, screen
 from hpcps.rules.context import Context
 
 RULES = [Average(), TrimmedMean(), Median(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
@@ -54,10 +54,10 @@ def test_screens_as_defined(n: int, sizes: list[int], rate: float, width: int, s
         start, stop = sorted(rng.integers(0, layout.size + 1, 2))
         assert np.array_equal(kept.tile(slice(start, stop)).view(np.int32), want[:, start:stop].view(np.int32))
         for rule in RULES:
-            plain = rule.combine(Updates.of(want, layout), Context(reference))
+            plain, _ = combine_finite(rule, Updates.of(want, layout), Context(reference))
             for out in (None, np.empty_like(base), base.copy()):
                 into = {"base": base if out is None or out.tobytes() != base.tobytes() else out, "out": out}
-                combined, found = combine(rule, updates.onto(Destination(**into)), Context(reference))
+                combined, found = combine_finite(rule, updates.onto(Destination(**into)), Context(reference))
                 assert np.array_equal(found, refused)
                 assert np.array_equal(combined.accepted, plain.accepted)
                 assert combined.update.tobytes() == (base + plain.update).tobytes()
@@ -86,6 +86,6 @@ def test_says_whether_the_sum_with_the_base_is_finite() -> None:
     updates = Updates.of(top[None, :], layout)
     for base, finite in ((np.zeros(3, np.float32), True), (top, False), (np.array([0, np.nan, 0], np.float32), False)):
         with np.errstate(over="ignore"):
-            combined, refused = combine(Average(), updates.onto(Destination(base)))
+            combined, refused = combine_finite(Average(), updates.onto(Destination(base)))
         assert combined.finite is finite
         assert not refused.any()

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcps.numerics.blocks import SEGMENT, Float64
+from hpcps.numerics.blocks import LARGEST, SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.memory import floats
 from hpcps.numerics.kernels.places import Integers, Places, Table
 from hpcps.numerics.kernels.registers import MIXED, TOGETHER, mix_in_registers
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.mixture import LARGEST
 from hpcps.numerics.updates import Updates
 
 SMALL = 4096

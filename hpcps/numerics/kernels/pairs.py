@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.numerics.blocks import LANES, SEGMENT, STRETCH, Float64
+from hpcps.numerics.blocks import LANES, LARGEST, SEGMENT, STRETCH, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
 from hpcps.numerics.kernels.memory import NONE, floats, write
 from hpcps.numerics.kernels.places import FINITE, Places, Table, result
 from hpcps.numerics.kernels.registers import RECTANGLE, rectangle_of_products
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.mixture import LARGEST
 from hpcps.numerics.updates import Updates
 
 TALL, WIDE = RECTANGLE

@@ -107,6 +107,6 @@ def finite(updates: Updates, results: list[tuple[int, int]]) -> bool:
         NotFiniteError: the updates are not finite.
     """
     if any(worst > FINITE for worst, _ in results):
-        assert not updates.checked, "checked updates are finite"
+        assert not updates.finite, "these updates are known to be finite"
         raise NotFiniteError
     return all(result <= FINITE for _, result in results)

@@ -11,7 +11,7 @@ from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.roles.asynchronous.log import LogEntry
 from hpcps.roles.combiner_state import RuleState, Tally
 from hpcps.rules import AsyncContext, AsyncRule
-from hpcps.rules.combining import decide_received
+from hpcps.rules.asynchronous import decide_received
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Combined, Context, Rule
-from hpcps.rules.combining import combine_received
+from hpcps.rules.base import combine_received
 
 _NOTHING: Vector = np.zeros(0, np.float32)
 WINDOW = 4
@@ -320,7 +320,7 @@ class PartitionCollector:
         self._present[row] = True
         self._left[source] -= 1
 
-    def combine(self, rule: Rule, context: Context, to: Destination) -> Combined:
+    def combine_next(self, rule: Rule, context: Context, to: Destination) -> Combined:
         """Combine the finite blocks of the next partition.
 
         Args:

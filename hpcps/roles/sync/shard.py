@@ -110,7 +110,7 @@ class SyncShard:
         number, columns = collector.current, collector.partition.columns
         model, coming = self.now.model[columns], self.coming.model[columns]
         to = Destination(None if self.stepper else model, coming, self._resources.threads)
-        good = collector.combine(rule, Context(random=kept.random, state=kept.arrays), to).finite
+        good = collector.combine_next(rule, Context(random=kept.random, state=kept.arrays), to).finite
         if self.stepper:
             good = self.stepper.apply(coming, model, coming, columns)
         if self.encoder is not None:

@@ -134,7 +134,8 @@ class SyncValidator(TrainingRole):
             self._rule_state.random,
             self._rule_state.arrays,
         )
-        return collector.combine(self._rule, context, Destination(out=self._combined[columns], threads=self._threads))
+        to = Destination(out=self._combined[columns], threads=self._threads)
+        return collector.combine_next(self._rule, context, to)
 
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""

@@ -48,7 +48,8 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
             whose = f"of some of the {combiners} validators"
         try:
             with errors_of(run.validation.rule, f"its unable({count}) failed"):
-                reason = run.validation.rule.reason_against(count)
+                rule = run.validation.rule
+                reason = rule.refusal(count) if isinstance(rule, Rule) else ""
         except SpecError as error:
             yield Problem(("validation", "rule"), str(error))
             return
