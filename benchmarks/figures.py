@@ -43,7 +43,8 @@ from hpcps.records.forecast import duration, work_left
 from hpcps.records.locate import PUBLISHED, run_folder
 from hpcps.records.status import RunStatus, SweepProgress
 from hpcps.records.table import read_table
-from hpcps.spec.load import Point, load_experiment, select
+from hpcps.spec.load import load_experiment, select
+from hpcps.spec.point import Point
 
 SYNCHRONOUS = ("fig3_sync_single_validator", "fig4_sync_two_validators")
 ASYNCHRONOUS = ("fig5_async_single_validator", "fig6_async_two_validators")

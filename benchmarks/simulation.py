@@ -21,7 +21,8 @@ from processes import Command, MeasurementError, clean_up_on_sigterm, run_togeth
 from hpcps.execution.simulation.calibration import RunRecords, fit
 from hpcps.execution.simulation.replay import seconds_per_round, speed_of
 from hpcps.records.locate import run_folder
-from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.load import load_experiment
+from hpcps.spec.point import Point
 from hpcps.spec.simulation import Measured
 
 HERE = Path(__file__).parent

@@ -16,7 +16,8 @@ from hpcps.launch.batch import allocation
 from hpcps.launch.dev_shm import shortage, space
 from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import gpu_assignment, most_on_a_host
-from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment
+from hpcps.spec.load import LoadedExperiment, activate_plugins, load_experiment
+from hpcps.spec.point import Point
 from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from hpcps.registry import KINDS, active
@@ -19,8 +20,8 @@ _EXPERIMENTS = (
 _RUNS = f'[ -z "$2" ] || find {_RESULTS} -path "*/runs/$2*" -prune 2>/dev/null | sed "s|.*/||"'
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the command line."""
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    """Add the command to the command line of the parser `top`, which it completes."""
     parser = commands.add_parser(
         "completion",
         help="print a script for the completion of the command line",
@@ -28,16 +29,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "source <(hpcps completion bash)",
     )
     parser.add_argument("shell", choices=_SHELLS, help="the shell")
-    parser.set_defaults(handler=handle)
+    parser.set_defaults(handler=partial(handle, top))
 
 
-def handle(args: argparse.Namespace) -> int:
-    """Print the script of a shell."""
+def handle(top: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """Print the script of a shell for a command line."""
     import shtab
 
-    from hpcps.cli.main import parser
-
-    top = parser()
     values = _values()
     for command, action in _actions(top):
         value = values.get((command, action.dest)) or values.get(("", action.dest))

@@ -20,7 +20,8 @@ from hpcps.launch.launchers import Launcher, Plain
 from hpcps.launch.prepare import Site, prepare
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
-from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.load import load_experiment
+from hpcps.spec.point import Point
 from hpcps.spec.transport import Transport
 
 

@@ -47,7 +47,6 @@ _COMMANDS = (
     data.register,
     components.register,
     doctor.register,
-    completion.register,
 )
 
 
@@ -63,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for register in _COMMANDS:
         register(commands)
+    completion.register(commands, top)
     return top
 
 

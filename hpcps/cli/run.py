@@ -29,7 +29,8 @@ from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import launch_folder, prepare
 from hpcps.launch.stop import stops_of
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import Point, cautions_of, load_experiment
+from hpcps.spec.load import cautions_of, load_experiment
+from hpcps.spec.point import Point
 
 if TYPE_CHECKING:
     from hpcps.launch.launchers import Launch

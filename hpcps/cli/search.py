@@ -11,7 +11,7 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.spec.load import load_experiment
 
 if TYPE_CHECKING:
-    from hpcps.spec.load import Point
+    from hpcps.spec.point import Point
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

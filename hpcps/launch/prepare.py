@@ -24,7 +24,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.records.locate import absolute, run_folder
 
 if TYPE_CHECKING:
-    from hpcps.spec.load import Point
+    from hpcps.spec.point import Point
     from hpcps.spec.schema import Run
     from hpcps.spec.transport import Transport
 

@@ -19,7 +19,8 @@ from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directo
 from hpcps.launch.stop import stops_of
 from hpcps.library.progress import ProgressBar, is_interactive
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import LoadedExperiment, Point
+from hpcps.spec.load import LoadedExperiment
+from hpcps.spec.point import Point
 
 
 def execute(

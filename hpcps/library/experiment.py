@@ -16,7 +16,8 @@ from hpcps.numerics.layout import Vector
 from hpcps.records.locate import default_results
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import Registry, active, using
-from hpcps.spec.load import LoadedExperiment, Point, load_experiment
+from hpcps.spec.load import LoadedExperiment, load_experiment
+from hpcps.spec.point import Point
 from hpcps.training.trial import try_components
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hpcps.models import Model
 from hpcps.numerics.arrays import as_numpy
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.registry import Config
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer, find_framework
 from hpcps.training.evaluation import Evaluation, Progress

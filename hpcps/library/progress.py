@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from hpcps.records.forecast import duration, time_left
 from hpcps.records.status import RunStatus
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 
 _INTERVAL = 0.1
 _WIDTH = 24

@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
-from hpcps.spec.tree import get, kind_of
-
-if TYPE_CHECKING:
-    from hpcps.records.status import RunStatus
-
-_WORK = ("model", "data.name", "data.limit", "data.resize", "train.device")
-_ROUND = (
-    *("topology", "train.mode", "train.exchange", "train.batch_size", "train.local_steps", "train.threads"),
-    *("transport.kind", "heterogeneity", "simulation", "communication.participation"),
-)
-
-
-def kinds_of(run: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of a run, from the narrowest to the widest: runs of one kind have about the same pace.
-
-    Runs of the narrowest kind also have the same rule, attack and number of epochs; those of the widest kind only have
-    the same model, backend and number of samples in common.
-
-    Args:
-        run: the resolved values of its keys.
-    """
-    work, rounds = ([get(dict(run), key.split(".")) for key in keys] for keys in (_WORK, _ROUND))
-    rule = get(dict(run), ("validation", "rule"))
-    before = rule.get("before") if isinstance(rule, dict) else None
-    formulas = [kind_of(rule), *map(kind_of, before if isinstance(before, list) else ()), kind_of(run.get("attack"))]
-    epochs = get(dict(run), ("train", "epochs"))
-    return tuple(
-        json.dumps(kind) for kind in ([work, rounds, formulas, epochs], [work, rounds, formulas], [work, rounds], work)
-    )
+from hpcps.records.status import RunStatus
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpcps.errors import RunError
 
 if TYPE_CHECKING:
-    from hpcps.spec.load import Point
+    from hpcps.spec.point import Point
 
 PUBLISHED = "published"
 """The folder, in the folder of all results, that has the published copies."""

@@ -62,7 +62,7 @@ class RunDirectory:
 
         Args:
             spec: `run_id`, `label`, `index` (position in the sweep), `swept` (dotted key to value), `run` (the resolved
-                spec), `components` and `plugins` (see `spec.load.Point`), as JSON values; the texts of plugins go into
+                spec), `components` and `plugins` (see `spec.point.Point`), as JSON values; the texts of plugins go into
                 separate files.
 
         Raises:

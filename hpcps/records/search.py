@@ -16,7 +16,7 @@ from hpcps.errors import RunError
 from hpcps.records.collect import collect
 from hpcps.records.files import write_whole, writing
 from hpcps.records.provenance import source_state
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.spec.search_groups import Configuration, SearchGroup
 
 

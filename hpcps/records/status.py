@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,10 @@ from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
 from hpcps.records.evaluation import DIED, evaluator_note
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
-from hpcps.records.forecast import kinds_of
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.step_state import StepState
-from hpcps.spec.tree import get
+from hpcps.spec.tree import get, kind_of
 
 State = Literal["done", "running", "silent", "stopped", "failed", "not started", "damaged"]
 
@@ -35,6 +35,32 @@ _WINDOW = 16
 
 _LINE = ("time", "round", "updates", "received_pairs", "sent_pairs", *APPLIED)
 """What is kept of each round of a validator or server."""
+
+_WORK = ("model", "data.name", "data.limit", "data.resize", "train.device")
+_ROUND = (
+    *("topology", "train.mode", "train.exchange", "train.batch_size", "train.local_steps", "train.threads"),
+    *("transport.kind", "heterogeneity", "simulation", "communication.participation"),
+)
+"""The keys on which the pace of a run depends: of the work of a sample, and of a round."""
+
+
+def kinds_of(run: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of a run, from the narrowest to the widest: runs of one kind have about the same pace.
+
+    Runs of the narrowest kind also have the same rule, attack and number of epochs; those of the widest kind only have
+    the same model, backend and number of samples in common.
+
+    Args:
+        run: the resolved values of its keys.
+    """
+    work, rounds = ([get(dict(run), key.split(".")) for key in keys] for keys in (_WORK, _ROUND))
+    rule = get(dict(run), ("validation", "rule"))
+    before = rule.get("before") if isinstance(rule, dict) else None
+    formulas = [kind_of(rule), *map(kind_of, before if isinstance(before, list) else ()), kind_of(run.get("attack"))]
+    epochs = get(dict(run), ("train", "epochs"))
+    return tuple(
+        json.dumps(kind) for kind in ([work, rounds, formulas, epochs], [work, rounds, formulas], [work, rounds], work)
+    )
 
 
 @dataclass(frozen=True)

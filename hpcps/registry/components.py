@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from inspect import isabstract
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -19,9 +20,6 @@ from hpcps.errors import SpecError, UnknownComponentError
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind, failure_of, faults
 from hpcps.registry.similarity import nearest
-
-if TYPE_CHECKING:
-    from hpcps.registry.plugins import Plugin
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,31 @@ class Components(Mapping[str, Any]):
             except SpecError:
                 continue  # a file that names it gets the error
         return found
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin file that was executed.
+
+    Attributes:
+        file: its name.
+        text: its content.
+        entries: the components that it defines.
+    """
+
+    file: str
+    text: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the text."""
+        return sha256(self.text)
+
+
+def sha256(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Registry:

@@ -7,18 +7,16 @@ the text, and every process executes this copy.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import read_text
-from hpcps.registry.components import Entry, Origin, Registry, extend, itself
+from hpcps.registry.components import Entry, Origin, Plugin, Registry, extend, itself, sha256
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind, failure_of, faults, line_in
 from hpcps.registry.trial import trouble
@@ -27,33 +25,8 @@ LARGEST = 1 << 20
 """The largest plugin file, in bytes; its text is in every run's plan and folder."""
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """A plugin file that was executed.
-
-    Attributes:
-        file: its name.
-        text: its content.
-        entries: the components that it defines.
-    """
-
-    file: str
-    text: str
-    entries: tuple[Entry, ...]
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of the text."""
-        return sha256(self.text)
-
-
 class PluginError(SpecError):
     """A plugin file cannot be used; the message begins with the file and line."""
-
-
-def sha256(text: str) -> str:
-    """Return the SHA-256 of a text in UTF-8, in hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_plugin(path: Path) -> str:

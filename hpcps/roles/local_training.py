@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hpcps.compression import Codec
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Received
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
@@ -29,10 +31,43 @@ from hpcps.roles.local_steps import LocalSteps
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
+from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer
 
-if TYPE_CHECKING:
-    from hpcps.roles.training_role import TrainingRole
+
+class TrainedRole(Protocol):
+    """What local training needs of its role, which is a `TrainingRole`; see there."""
+
+    peer: Peer
+
+    @property
+    def steps_before_model(self) -> int:
+        """Local steps taken before the first model comes."""
+
+    @property
+    def residual(self) -> Vector | None:
+        """What is added to every model `[d]`; None for nothing."""
+
+    def take_steps(self, steps: int) -> Progress:
+        """Take so many local steps."""
+
+    def after_steps(self) -> Iterator[Effect]:
+        """Go on once the local steps of a round are done."""
+
+    def see_model(self, read: Callable[[Vector], None]) -> None:
+        """Take note of a model that the role adopts; `read` writes it into a vector."""
+
+    def fields_of_evaluation(self) -> dict[str, object]:
+        """Return what the role adds to the record of an evaluation."""
+
+    def initial_messages(self, statistics: bool) -> Iterator[Effect]:
+        """Send the initial weights."""
+
+    def send_statistics(self) -> Iterator[Effect]:
+        """Send BatchNorm statistics to the coordinator."""
+
+    def state(self, evaluated: int) -> State:
+        """Return the role's part of a checkpoint, in which so many epochs have been evaluated."""
 
 
 class LocalTraining:
@@ -57,7 +92,7 @@ class LocalTraining:
 
     def __init__(
         self,
-        role: TrainingRole,
+        role: TrainedRole,
         run: Run,
         trainer: Trainer,
         resources: Resources,

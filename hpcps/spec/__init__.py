@@ -15,6 +15,7 @@
 - `optimization`: the keys of the optimizer of local steps, of its learning rate, and of asynchronous training
 - `overrides`: `--set key=value` and `--only SELECTOR`
 - `plugins`: the plugin files that an experiment names
+- `point`: one run of an experiment
 - `presets`: the keys that `fidelity` sets
 - `problems`: mistakes in a run's values, as messages
 - `reference`: generates the reference of the keys

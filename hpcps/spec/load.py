@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, cast
@@ -15,12 +15,13 @@ from hpcps.inputs import MiB, parse_toml, printable, read_text
 from hpcps.registry import Config, activate
 from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
-from hpcps.spec.identity import revisions, run_id
+from hpcps.spec.identity import run_id
 from hpcps.spec.label import Labels
 from hpcps.spec.locate import locate
 from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Candidate, Override, last_of_each, parse_override, selected, shortened
 from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registry_of, used
+from hpcps.spec.point import Point
 from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup, load_groups, with_chosen
@@ -34,48 +35,6 @@ MOST_FAILING = 1_000
 """The most points with mistakes of which the mistakes are listed."""
 MANY = 5_000
 """Points that take seconds to check."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run of an experiment.
-
-    Attributes:
-        index: its position in the file's sweep, from 0.
-        run: its resolved values, including sweep, overrides and preset.
-        run_id: its id; equal specs have equal ids.
-        label: a short name, made from the values that differ from other points.
-        swept: the values from the sweep, by dotted key.
-        components: the facts about the components that it uses, by the key that names each; see `components_of`.
-        plugins: the plugin files that it uses; see `plugins_of`.
-        cautions: warnings about its valid settings that are probably not intended, with their lines.
-        search: the values that a search chose for it, and where they come from; see `SearchGroup.chosen`.
-    """
-
-    index: int
-    run: Run
-    run_id: str
-    label: str
-    swept: dict[str, object] = field(default_factory=dict)
-    components: dict[str, dict[str, object]] = field(default_factory=dict)
-    plugins: list[dict[str, str]] = field(default_factory=list)
-    cautions: tuple[str, ...] = ()
-    search: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The content of the `spec.json` of the run."""
-        return {
-            "run_id": self.run_id,
-            "label": self.label,
-            "index": self.index,
-            "swept": dict(self.swept),
-            "revisions": revisions(self.run),
-            "run": self.run.model_dump(mode="json"),
-            "components": self.components,
-            "plugins": self.plugins,
-            **({"search": self.search} if self.search else {}),
-        }
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from hpcps.registry import KINDS, Config, Entry, Registry, active, installed
-from hpcps.registry.plugins import Plugin, PluginError, clashes, load, read_plugin
+from hpcps.registry.components import Plugin
+from hpcps.registry.plugins import PluginError, clashes, load, read_plugin
 from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem

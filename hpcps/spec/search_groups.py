@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import read_json
 from hpcps.spec.draft import Draft
 from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Override
+from hpcps.spec.point import Point
 from hpcps.spec.problems import dotted, quote
 from hpcps.spec.search import GridSearch, HalvingSearch, Search, read_search
 from hpcps.spec.sweep import Assignment
 from hpcps.spec.tree import kind_of
-
-if TYPE_CHECKING:
-    from hpcps.spec.load import Point
 
 
 @dataclass(frozen=True)

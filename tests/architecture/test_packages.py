@@ -96,6 +96,69 @@ def edges():
     return found
 
 
+def module_name(path):
+    """Return the dotted name of a module; that of a package for its `__init__`."""
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_within_packages():
+    """Return the modules of the same package that each module imports, also within functions and for types, and where.
+
+    `from hpcps.a.b import c` imports the module `hpcps.a.b.c` if there is one, else `hpcps.a.b`.
+    """
+    known = {module_name(path): path for path in modules()}
+    found = {name: {} for name in known}
+    for name, path in known.items():
+        for node in ast.walk(modules()[path]):
+            if isinstance(node, ast.ImportFrom):
+                each = [f"{node.module}.{alias.name}" for alias in node.names]
+                named = [full if full in known else node.module for full in each]
+            elif isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            else:
+                continue
+            for other in named:
+                if other in known and other != name and layer_of(known[other]) == layer_of(path):
+                    found[name].setdefault(other, f"{path.relative_to(ROOT.parent)}:{node.lineno} imports {other}")
+    return found
+
+
+def cycles(graph):
+    """Return the sets of nodes that reach each other in a graph, by Tarjan's algorithm: those of more than one node."""
+    order, lowest, stack, found = {}, {}, [], []
+
+    def visit(node):
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in order:
+                visit(other)
+                lowest[node] = min(lowest[node], lowest[other])
+            elif other in stack:
+                lowest[node] = min(lowest[node], order[other])
+        if lowest[node] == order[node]:
+            whole = set(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
+            found.extend([whole] if len(whole) > 1 else [])
+
+    for node in graph:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def test_cycles_are_found():
+    assert cycles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": ["e"], "e": [], "f": ["d"]}) == [{"a", "b", "c"}]
+    assert cycles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+def test_no_modules_of_a_package_import_each_other_in_a_cycle():
+    """Also not by way of others, within functions or for types: a reader can begin with those that import no other."""
+    graph = imports_within_packages()
+    found = [[graph[a][b] for a in sorted(cycle) for b in graph[a] if b in cycle] for cycle in cycles(graph)]
+    assert not found, found
+
+
 @pytest.mark.thorough
 def test_every_package_is_a_layer():
     present = {layer_of(path) for path in modules()}

@@ -10,7 +10,7 @@ from hpcps.errors import LaunchError
 from hpcps.execution.sweep.batch import Ending
 from hpcps.execution.sweep.slots import crowding, divide
 from hpcps.execution.sweep.sweep_run import PointQueue
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.spec.schema import Run
 
 

@@ -9,7 +9,7 @@ from hpcps.errors import RunError
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.table import read_table, write_table
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.spec.schema import Run
 
 ZENO, AVERAGE = {"kind": "zeno", "rho": -0.001}, {"kind": "average"}

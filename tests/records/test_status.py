@@ -14,10 +14,10 @@ from hpcps.numerics.state import State
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import Prefix
-from hpcps.records.forecast import Forecast, kinds_of, summary, time_left, work_left
+from hpcps.records.forecast import Forecast, summary, time_left, work_left
 from hpcps.records.locate import locate, run_folder
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import SILENT_AFTER, RunStatus, SweepProgress
+from hpcps.records.status import SILENT_AFTER, RunStatus, SweepProgress, kinds_of
 from hpcps.records.sweep import write_sweep
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.load import load_experiment

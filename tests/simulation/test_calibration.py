@@ -14,7 +14,7 @@ from hpcps.execution.simulation.__main__ import main
 from hpcps.execution.simulation.calibration import fit
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.registry.plugins import sha256
+from hpcps.registry.components import sha256
 from hpcps.spec.schema import Run
 
 KNOWN = {"step": 2e-3, "evaluate": 3e-2, "pack": 1e-4, "adopt": 5e-5, "call": 4e-4, "element": 2e-8, "apply": 7e-5}

@@ -10,7 +10,8 @@ from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.simulation.calibration import RunRecords
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import using
-from hpcps.registry.plugins import registry_of, sha256
+from hpcps.registry.components import sha256
+from hpcps.registry.plugins import registry_of
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured
 from hpcps.transport import InOneProcess

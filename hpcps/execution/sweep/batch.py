@@ -17,7 +17,7 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
 from hpcps.launch.stop import stops_of
 from hpcps.records.run_directory import RunDirectory
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 
 if TYPE_CHECKING:
     from hpcps.execution.observer import Observer

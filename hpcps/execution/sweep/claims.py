@@ -12,7 +12,7 @@ from hpcps.launch.batch import predecessors
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.locate import run_folder
 from hpcps.records.run_directory import RunDirectory
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.training.build import find_framework
 from hpcps.training.trial import try_components, try_data
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcps.errors import RunError
 from hpcps.records.search import ConfigurationScore, ranked, score_runs, write_result, write_without_result
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.spec.search_groups import SearchGroup
 
 Scores = list[list[ConfigurationScore]]

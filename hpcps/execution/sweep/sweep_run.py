@@ -17,7 +17,7 @@ from hpcps.launch.gpu_mpi import DeviceTrials
 from hpcps.launch.limits import Cores
 from hpcps.launch.prepare import Site, launch_kind, prepare
 from hpcps.launch.stop import stops_of
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 
 
 @dataclass(frozen=True)

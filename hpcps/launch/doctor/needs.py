@@ -16,7 +16,7 @@ from hpcps.launch.doctor.diagnosis import Diagnosis
 from hpcps.launch.mps import CLIENTS
 from hpcps.launch.placement import gpu_assignment, most_on_a_host, place
 from hpcps.records.run_directory import FREE_SPACE_NEEDED
-from hpcps.spec.load import Point
+from hpcps.spec.point import Point
 from hpcps.spec.schema import Run
 from hpcps.training.build import find_framework
 from hpcps.training.trial import try_components, try_data
