@@ -53,12 +53,17 @@ def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> 
         SignsOfLife(plan, plan_file, me, plan.timeout).check if me else unwatched,
     )
     transport = _transport(plan)
-    limit = max(transport.timeout if timeout is None else timeout, _LEAST_START)
     with ExitStack() as stack:
+        limit = start_limit(transport.timeout if timeout is None else timeout)
         with mpi_start(LostGuards(plan_file).file(str(me)), limit) if plan.mpi and me else nullcontext():
             group = stack.enter_context(transport.group(process))
         keep_to_this_process(group, str(plan.world[group.rank]))
         yield group
+
+
+def start_limit(timeout: float) -> float:
+    """Return the seconds in which MPI must connect the processes of a launch with this timeout."""
+    return max(timeout, _LEAST_START)
 
 
 def _transport(plan: Plan) -> ProcessTransport:

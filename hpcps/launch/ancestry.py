@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,12 @@ class Task:
 def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without the variables of one process of a launch, for a new launch."""
     return {name: value for name, value in environment.items() if not _OF_ONE_PROCESS.fullmatch(name)}
+
+
+def leave_launch(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Remove the variables of one process of a launch."""
+    for name in environment.keys() - without_launch(environment).keys():
+        del environment[name]
 
 
 class Ancestry:

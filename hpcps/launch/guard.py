@@ -140,7 +140,7 @@ def _leave_trace(lost: Path) -> None:
 
 
 @contextmanager
-def mpi_start(lost: Path, seconds: float) -> Iterator[None]:
+def mpi_start(lost: Path, seconds: float, *, begin: bool = True) -> Iterator[None]:
     """End this process if MPI does not connect it with the others in this context, within some seconds.
 
     SIGALRM keeps its default action, which needs no thread of Python: MPI's initialization holds all of them. A program
@@ -149,12 +149,14 @@ def mpi_start(lost: Path, seconds: float) -> Iterator[None]:
     Args:
         lost: the file of this process in `LostGuards`; the guard finds another one beside it.
         seconds: the time limit.
+        begin: whether the time begins now; else another process sends SIGALRM.
     """
     file = lost.with_name(lost.name + _STARTING)
     with suppress(OSError):  # the guard then reports the signal only
         lost.parent.mkdir(exist_ok=True)
         file.write_text(f"{seconds:g}")
-    limited = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
+    unused = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
+    limited = begin and unused
     try:
         if limited:
             signal.setitimer(signal.ITIMER_REAL, seconds)

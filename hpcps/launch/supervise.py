@@ -145,7 +145,9 @@ def supervise(
                     on_output(line)
 
     def over() -> bool:
-        return bool(deaths) or (script and asked) or _over(launch, stop, asked, known)
+        if script:
+            return bool(deaths) or asked or _failed(current(launch.job.plan), known)
+        return bool(deaths) or _over(launch, stop, asked, known)
 
     asked = told_to_end = False
     with stops_of() as stops:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from hpcps.errors import HpcpsError, LaunchError
+from hpcps.launch.ancestry import leave_launch
 from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
@@ -40,6 +41,8 @@ def main() -> int:
         started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining)
         close_input()
         preset_gpu(plan)
+        if not plan.mpi:
+            leave_launch()  # a script that uses MPI itself would wait for the servers, which do not start it
         os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
         if me.role == "server":
             from hpcps.session.join import join_launch

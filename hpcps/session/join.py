@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -23,10 +24,11 @@ from typing import NoReturn
 from weakref import WeakSet
 
 from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
-from hpcps.execution.bootstrap import process_group
+from hpcps.execution.bootstrap import process_group, start_limit
 from hpcps.inputs import whole_number
 from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
+from hpcps.launch.guard import LostGuards, mpi_start, tie_to_parent
 from hpcps.launch.local_rank import gpu_of, planned_rank
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
@@ -139,19 +141,60 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGrou
     """Wait for all processes of the script and join their process group, each at most `timeout` seconds."""
     me = planned_rank(plan)
     if me is not None:
+        over_mpi = get(dict(plan.runs[0].spec), ("run", "transport", "kind")) == "mpi"
 
         def tell(missing: str) -> None:
-            early = (
-                "; with servers, a script that uses MPI itself must import mpi4py.MPI after init(), or both wait for "
-                "each other for ever"
+            shared = (
+                "; the servers belong to MPI.COMM_WORLD: a script that uses MPI itself must not call collective "
+                "operations of it, and must call init() before it ends"
             )
-            over_mpi = get(dict(plan.runs[0].spec), ("run", "transport", "kind")) == "mpi"
-            report(f"{me} on {socket.gethostname()}", f"waits for {missing} to call init(){early * over_mpi}")
+            report(f"{me} on {socket.gethostname()}", f"waits for {missing} to call init(){shared * over_mpi}")
 
         first = me.role == "server" and me.index == 0  # servers have no time limit
-        Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout, tell if first else None)
+        arrive = partial(
+            Arrivals(plan_file).arrive, str(me), [str(rank) for rank in plan.world], timeout, tell if first else None
+        )
+        if me.role == "server" and over_mpi:
+            limit = start_limit(plan.timeout)
+            with mpi_start(LostGuards(plan_file).file(str(me)), limit, begin=False), _watching(plan, arrive, limit):
+                load_mpi()
+        arrive()
     with process_group(plan, plan_file, None if math.isinf(timeout) else timeout) as group:
         yield group
+
+
+@contextmanager
+def _watching(plan: Plan, arrive: Callable[[], None], limit: float) -> Iterator[None]:
+    """End this process if a script ends without joining the others in this context, in which MPI starts.
+
+    A script may start MPI before it calls `init`, and MPI then waits for the servers: they start MPI at once. Nothing
+    can run in a process meanwhile, so a forked one waits for the others.
+
+    Args:
+        plan: the plan of the launch.
+        arrive: waits until all processes have arrived, see `Arrivals.arrive`.
+        limit: the seconds in which MPI must then connect them.
+    """
+    me = os.getpid()
+    watcher = os.fork()
+    if not watcher:
+        tie_to_parent(signal.SIGKILL)
+        try:
+            with _reporting(plan):
+                arrive()
+            time.sleep(limit)
+            os.kill(me, signal.SIGALRM)
+        except LaunchError as error:
+            sys.stderr.write(f"hpcps: {socket.gethostname()}: {error}\n")
+            sys.stderr.flush()
+            os.kill(me, signal.SIGTERM)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(watcher, signal.SIGKILL)
+        os.waitpid(watcher, 0)
 
 
 @contextmanager

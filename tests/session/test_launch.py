@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ if mode.startswith("apart"):  # as on separate hosts: no process reads another's
     from hpcps.transport.shared_memory import Neighbours
     Neighbours.reach = lambda self, cards, me: [False] * len(cards)
     mode = mode[6:]
+if mode == "imports": from mpi4py import MPI
 if mode.startswith("early") and os.environ["RANK"] == "1": sys.exit(int(mode[-1]))
 if mode == "late" and os.environ["RANK"] == "1": time.sleep(4)
 session = join_launch(1.0 if mode == "late" else 600.0)
@@ -72,9 +74,9 @@ sys.stdout.write(" ".join(["done", *(os.environ[name] for name in names), os.get
 """
 
 
-def launch(tmp_path, *arguments, **keys):
+def launch(tmp_path, *arguments, python=sys.executable, **keys):
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "hpcps", "launch", "-n", "3", *arguments[:-1], sys.executable, "script.py"]
+    command = [python, "-m", "hpcps", "launch", "-n", "3", *arguments[:-1], python, "script.py"]
     return subprocess.run(
         [*command, arguments[-1]], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **keys
     )
@@ -217,6 +219,33 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why)
     assert mode == "exit" or str(status.failures[0]) in done.stderr
 
 
+@pytest.mark.parametrize("name", ["mpich", "mpich42", "openmpi", "intel"])
+def test_a_script_may_start_mpi_before_it_joins_the_servers(tmp_path, name):
+    done = launch(tmp_path, "--servers", "2", "imports", python=interpreter(name))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done ") == 3, done.stdout
+
+
+def test_a_script_may_start_mpi_where_mpirun_starts_the_processes_of_another_transport(tmp_path):
+    """The servers do not start MPI, so it is not that of the launch."""
+    (tmp_path / "hosts").write_text(f"{socket.gethostname()}:5\n")
+    words = "--servers", "1", "--transport", "pslite", "--hostfile", tmp_path / "hosts", "imports"
+    done = launch(tmp_path, *words, python=interpreter("mpich"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done ") == 3, done.stdout
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+def test_servers_end_if_all_scripts_end_without_joining_them(tmp_path, name):
+    """They wait in the start of MPI, in which nothing can run."""
+    python = interpreter(name)
+    command = [python, "-m", "hpcps", "launch", "-n", "2", "--servers", "1", python, "-c", "pass"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    why = "its script exited with status 0 without joining the others in init()"
+    assert re.search(rf"worker-[01] on .* failed in phase script: {re.escape(why)}", done.stderr), done.stderr
+
+
 @pytest.mark.parametrize(
     ("transport", "mode", "why"),
     [
@@ -230,7 +259,7 @@ def test_a_process_that_does_not_join_ends_the_others(tmp_path, transport, mode,
     done = launch(tmp_path, "--transport", transport, mode)
     assert done.returncode == 1, done.stdout + done.stderr
     said = f"waited for worker-1: {why}" if why else r"waited 1 s for worker-1 to call init\(\)"
-    assert re.search(f"hpcps: .*: script.py, line 13: worker-[02] {said}", done.stdout), done.stdout
+    assert re.search(f"hpcps: .*: script.py, line 14: worker-[02] {said}", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
     assert re.search(f"worker-1 on .* failed .*{why}" if why else said, done.stderr), done.stderr
 
