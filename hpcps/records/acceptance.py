@@ -16,9 +16,6 @@ from hpcps.inputs import finite
 
 Values = NDArray[Any]
 
-APPLIED = ("accepted_sent_pairs", "turned_pairs")
-"""The counts of pairs that change the model: a negated pair is not accepted."""
-
 MEANING = "accepted: of the (update, block) pairs sent, from the start of the run to its latest evaluation"
 
 STALLED = "stalled: in most rounds the rule accepted no update"
@@ -65,14 +62,6 @@ class RunAcceptance:
         known = not (np.isnan(accepted) and sent > 0)
         return cls(int(finite(sent)), int(finite(accepted)) if known else None, int(finite(rounds)), int(finite(empty)))
 
-    @classmethod
-    def before(cls, position: float, lines: Mapping[str, Values], workers: int = 0) -> RunAcceptance:
-        """Count the lines before a position; `lines` are as in `rounds_of`, with `sent` and `accepted` besides."""
-        known = lines["position"] < position
-        positions, empty = rounds_of(lines, workers)
-        sent, accepted = (float(lines[name][known].sum()) for name in ("sent", "accepted"))
-        return cls.of(sent, accepted, int((positions < position).sum()), int((empty & (positions < position)).sum()))
-
 
 NOTHING = RunAcceptance()
 
@@ -82,21 +71,50 @@ def stalled(rounds: Any, empty: Any) -> Any:
     return 2 * empty > rounds
 
 
-def rounds_of(lines: Mapping[str, Values], workers: int = 0) -> tuple[Values, Values]:
-    """Return when each round ended in which a rule received updates, in order, and whether none of them was applied.
+FIELDS = ("time", "round", "participants", "received_pairs", "sent_pairs", "accepted_sent_pairs", "turned_pairs")
+"""The fields of a line of a validator or server from which its rounds are counted. Accepted and negated (`turned`)
+pairs change the model; a negated pair is not accepted."""
 
-    Args:
-        lines: arrays with an item for each line of a validator or server: `position` (its time or round), `round`,
-            `updates` (how many it received), `received` and `applied` (pairs; NaN: unknown, so the round counts as
-            applied).
-        workers: as many updates count as one round of an asynchronous run, in order of time; 0: lines with the same
-            `round` are one round.
+
+class RoundCounts:
+    """The rounds of a run in which a rule received updates, counted from the lines of all validators or servers.
+
+    `collect` has the lines in a table, the status of a run as they are written; both count here.
     """
-    order = np.argsort(lines["position"], kind="stable")
-    order = order[lines["received"][order] > 0]
-    position, applied = lines["position"][order], lines["applied"][order]
-    number = lines["round"][order] if not workers else (np.cumsum(lines["updates"][order]) - 1) // workers
-    rounds, place = np.unique(number, return_inverse=True)
-    ends = np.full(len(rounds), -np.inf)
-    np.maximum.at(ends, place, position)
-    return ends, np.bincount(place, applied, len(rounds)) == 0
+
+    def __init__(self, lines: Mapping[str, Values], workers: int = 0) -> None:
+        """Take the lines.
+
+        Args:
+            lines: an array with an item for each line, for each of `FIELDS`: `participants` is the number of updates
+                that were received. A field that a line does not have is NaN; so are accepted pairs that are unknown,
+                and a round with such a line counts as one in which some were applied.
+            workers: as many updates count as one round of an asynchronous run, in order of time; 0: lines with the same
+                `round` are one round.
+        """
+        self._position = np.nan_to_num(lines["time" if workers else "round"], nan=-1.0)
+        received = np.nan_to_num(lines["received_pairs"])
+        self._sent = np.nan_to_num(lines["sent_pairs"])
+        accepted = lines["accepted_sent_pairs"]
+        self._accepted = np.where(received > 0, accepted, np.nan_to_num(accepted))
+        order = np.argsort(self._position, kind="stable")
+        order = order[received[order] > 0]
+        position, applied = self._position[order], (self._accepted + np.nan_to_num(lines["turned_pairs"]))[order]
+        number = np.nan_to_num(lines["round"])[order]
+        if workers:
+            number = (np.cumsum(np.nan_to_num(lines["participants"])[order]) - 1) // workers
+        rounds, place = np.unique(number, return_inverse=True)
+        ends = np.full(len(rounds), -np.inf)
+        np.maximum.at(ends, place, position)
+        empty = np.bincount(place, applied, len(rounds)) == 0
+        self._ends, self._empty_ends = np.sort(ends), np.sort(ends[empty])
+
+    def before(self, positions: Any) -> tuple[Any, Any]:
+        """Return how many rounds ended before a position (a round, or a time), and how many of them were empty."""
+        return tuple(np.searchsorted(each, positions, side="left") for each in (self._ends, self._empty_ends))
+
+    def acceptance(self, position: float) -> RunAcceptance:
+        """Return what the rule did with the updates before a position."""
+        known = self._position < position
+        sums = (each[known].sum() for each in (self._sent, self._accepted))
+        return RunAcceptance.of(*map(float, (*sums, *self.before(position))))

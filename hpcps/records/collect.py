@@ -14,7 +14,7 @@ from hpcps.inputs import finite
 from hpcps.records.acceptance import NOTHING, RunAcceptance
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
-from hpcps.records.files import Lines, read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
@@ -265,7 +265,7 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
             unreadable.append(f"{file.name}: {error.strerror}")
             continue
         damaged += read.damaged
-        lines, attempt = _valid(read)
+        lines, attempt = read.valid()
         superseded += len(read.lines) - len(lines)
         attempts.append(attempt)
         bypass.join(lines)  # the combiners' files come before those of the workers
@@ -297,23 +297,3 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
     found = RunAcceptance.of(*(numbers(evaluations, name).max(initial=0) for name in totals))
     diverged = (numbers(evaluations, "diverged") > 0).any()
     return table, replace(run, acceptance=found, stalled=found.stalled and not diverged)
-
-
-def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
-    """Return the valid lines of a record, and the attempt that wrote the first of them.
-
-    A new attempt starts again, unless it resumes from a checkpoint: then the lines before the checkpoint are valid.
-    """
-    valid: list[tuple[int, dict[str, Any]]] = []
-    first = starts = 1
-    for number, line in zip(read.numbers, read.lines, strict=True):
-        if line.get("event") == "start":
-            attempt = line.get("attempt", starts)
-            starts += 1
-            continues = line.get("continues")
-            if isinstance(continues, int):
-                valid = [item for item in valid if item[0] < continues]
-            else:
-                valid, first = [], attempt if isinstance(attempt, int) else starts
-        valid.append((number, line))
-    return [line for _, line in valid], first

@@ -84,6 +84,25 @@ class Lines:
         """The number of lines, including damaged ones."""
         return len(self.lines) + self.damaged
 
+    def valid(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the lines that are valid, and the number of the attempt that wrote the first of them.
+
+        A new attempt starts again, unless it resumes from a checkpoint: then the lines before the checkpoint are valid.
+        """
+        valid: list[tuple[int, dict[str, Any]]] = []
+        first = starts = 1
+        for number, line in zip(self.numbers, self.lines, strict=True):
+            if line.get("event") == "start":
+                attempt = line.get("attempt", starts)
+                starts += 1
+                continues = line.get("continues")
+                if isinstance(continues, int):
+                    valid = [item for item in valid if item[0] < continues]
+                else:
+                    valid, first = [], attempt if isinstance(attempt, int) else starts
+            valid.append((number, line))
+        return [line for _, line in valid], first
+
 
 def decode(line: bytes) -> dict[str, Any] | None:
     """Read one line; None if it is not a JSON object.

@@ -41,7 +41,8 @@ def participation(directory: RunDirectory) -> pd.DataFrame | None:
     counts: dict[int, _Counts] = {}
     combiners = [path for path in directory.records if path.stem.startswith("validator-")]
     for path in combiners or [path for path in directory.records if path.stem == "server-0"]:
-        lines = [line for line in read_lines(path).lines if line.get("event") == "round" and "arrived" in line]
+        valid, _ = read_lines(path).valid()
+        lines = [line for line in valid if line.get("event") == "round" and "arrived" in line]
         # A worker that a round closed without is in a later line: at the latest in the last round, which waits for all.
         members = {worker for line in lines for worker in _workers(line.get("arrived"))}
         members |= {worker for line in lines for key in ("dropped", "abandoned") for worker, *_ in _pairs(line, key)}

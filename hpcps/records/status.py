@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcps.inputs import finite, printable
 from hpcps.protocol.roster import EVALUATOR
-from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
+from hpcps.records.acceptance import FIELDS, NOTHING, RoundCounts, RunAcceptance
 from hpcps.records.evaluation import DIED, evaluator_note
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
@@ -32,9 +32,6 @@ _TAIL = 65536
 _COORDINATOR_TAIL = 2**20
 _WHOLE = 2**62
 _WINDOW = 16
-
-_LINE = ("time", "round", "updates", "received_pairs", "sent_pairs", *APPLIED)
-"""What is kept of each round of a validator or server."""
 
 _WORK = ("model", "data.name", "data.limit", "data.resize", "train.device")
 _ROUND = (
@@ -259,17 +256,13 @@ class _Followed:
         return status
 
     def _acceptance(self, ranks: Mapping[str, _Rank], evaluation: Mapping[str, Any]) -> RunAcceptance:
-        """Count the pairs before the latest evaluation, as `collect` does; before the first one, count all."""
-        found = np.array([line for rank in ranks.values() for line in rank.pairs.values()]).reshape(-1, len(_LINE))
-        lines: dict[str, Any] = dict(zip(_LINE, found.T, strict=True))
-        lines["applied"] = np.sum([lines[name] for name in APPLIED], axis=0)
+        """Count the pairs before the latest evaluation; before the first one, count all."""
+        found = np.array([line for rank in ranks.values() for line in rank.pairs.values()]).reshape(-1, len(FIELDS))
         asynchronous = get(self._spec, ("run", "train", "mode")) == "async"
-        clock = "time" if asynchronous else "round"
-        lines |= {"position": lines[clock], "received": lines["received_pairs"], "sent": lines["sent_pairs"]}
-        lines["accepted"] = lines["accepted_sent_pairs"]
         workers = int(finite(get(self._spec, ("run", "topology", "workers"))))
-        position = finite(evaluation.get(clock)) if evaluation else np.inf
-        return RunAcceptance.before(position, lines, max(1, workers) if asynchronous else 0)
+        counts = RoundCounts(dict(zip(FIELDS, found.T, strict=True)), max(1, workers) if asynchronous else 0)
+        position = finite(evaluation.get("time" if asynchronous else "round")) if evaluation else np.inf
+        return counts.acceptance(position)
 
     def _status(
         self,
@@ -347,8 +340,7 @@ class _Followed:
 
 
 def _pairs(line: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the numbers of `_LINE`; NaN if the accepted pairs are unknown."""
+    """Return the numbers of `FIELDS`; NaN if a field has none."""
     participants = line.get("participants")
-    updates = len(participants) if isinstance(participants, list) else 0
-    special = {"updates": updates, "accepted_sent_pairs": finite(line.get("accepted_sent_pairs"), np.nan)}
-    return tuple(special[name] if name in special else finite(line.get(name)) for name in _LINE)
+    numbers = dict(line) | {"participants": len(participants) if isinstance(participants, list) else 0}
+    return tuple(finite(numbers.get(name), np.nan) for name in FIELDS)

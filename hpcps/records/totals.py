@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcps.records.acceptance import APPLIED, rounds_of, stalled
+from hpcps.records.acceptance import FIELDS, RoundCounts, stalled
 from hpcps.records.bypass import COUNTS, count_by_round
 from hpcps.records.files import MOST
 from hpcps.records.table import numbers, stack, tabulate
@@ -125,9 +125,8 @@ def with_totals(table: pd.DataFrame, *, workers: int) -> pd.DataFrame:
     for name, field in sums.items():
         spent = _counts(table, field)[worked][order]
         totals[name] = np.concatenate([[0.0], np.cumsum(spent)])[before]
-    ends, empty = _rounds(table, worked, positions, workers)
-    totals["rounds_total"] = np.searchsorted(np.sort(ends), positions[evaluations], side="left")
-    totals["empty_rounds_total"] = np.searchsorted(np.sort(ends[empty]), positions[evaluations], side="left")
+    rounds = RoundCounts({name: numbers(table, name)[worked] for name in FIELDS}, workers)
+    totals["rounds_total"], totals["empty_rounds_total"] = rounds.before(positions[evaluations])
     # A server reports the model that its round made; it is the model of the next round.
     late = 0 if asynchronous else is_in(table, "role", "server")
     first = (positions + late)[diverged].min(initial=np.inf)
@@ -135,15 +134,6 @@ def with_totals(table: pd.DataFrame, *, workers: int) -> pd.DataFrame:
     totals["stalled"] = stalled(totals["rounds_total"], totals["empty_rounds_total"]) & ~totals["diverged"]
     found = pd.DataFrame(totals, index=table.index[evaluations]).astype(np.float64)
     return stack([table.join(found), count_applied(table), count_by_round(table), sum_processes(table)])
-
-
-def _rounds(table: pd.DataFrame, worked: Any, positions: Any, workers: int) -> tuple[Any, Any]:
-    """Return when the rounds with updates ended, and which of them were empty; see `rounds_of`."""
-    lines = {name: np.nan_to_num(numbers(table, name)[worked]) for name in ("round", "participants")}
-    received = np.nan_to_num(numbers(table, "received_pairs")[worked])
-    applied = np.sum([_counts(table, name)[worked] for name in APPLIED], axis=0)
-    lines |= {"position": positions[worked], "updates": lines["participants"], "received": received, "applied": applied}
-    return rounds_of(lines, workers)
 
 
 def _counts(table: pd.DataFrame, name: str) -> Any:

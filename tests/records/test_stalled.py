@@ -7,7 +7,7 @@ import pytest
 from small_experiment import small_experiment
 
 from hpcps.cli.main import main
-from hpcps.records.acceptance import RunAcceptance
+from hpcps.records.acceptance import FIELDS, RoundCounts, RunAcceptance
 
 FILE = small_experiment(
     "absurd",
@@ -62,41 +62,54 @@ def test_status_collect_and_the_table_say_that_the_runs_stalled(run, tmp_path, c
     assert all("‡" not in line for line in lines_with("usual", table))
 
 
-def pairs(**columns):
-    """Lines of rounds: `position` and the other columns of `rounds_of`; each received one update of one pair."""
-    count = len(columns["position"])
-    one = {name: np.ones(count) for name in ("updates", "received", "sent")}
-    lines = one | {name: np.array(values, float) for name, values in columns.items()}
-    return lines | {"round": lines.get("round", lines["position"]), "accepted": lines["applied"]}
+def pairs(workers=0, **columns):
+    """Return the counts of rounds: lines with `position`, `applied` and others; each received an update of one pair."""
+    given = {name: np.array(values, float) for name, values in columns.items()}
+    count, position = len(given["position"]), given["position"]
+    lines = dict.fromkeys(FIELDS, np.ones(count)) | {
+        "time": position,
+        "round": position,
+        "received_pairs": given.get("received", np.ones(count)),
+        "accepted_sent_pairs": given["applied"],
+        "turned_pairs": np.zeros(count),
+    }
+    return RoundCounts(lines, workers)
 
 
 def test_most_rounds_are_more_than_half_of_those_with_updates():
-    half = RunAcceptance.before(9, pairs(position=[0, 1, 2, 3], applied=[1, 0, 1, 0]))
+    half = pairs(position=[0, 1, 2, 3], applied=[1, 0, 1, 0]).acceptance(9)
     assert (half.rounds, half.empty, half.stalled, half.rate) == (4, 2, False, 0.5)
-    assert RunAcceptance.before(9, pairs(position=[0, 1, 2], applied=[1, 0, 0])).stalled
+    assert pairs(position=[0, 1, 2], applied=[1, 0, 0]).acceptance(9).stalled
     # A round without updates says nothing of the rule.
     quiet = pairs(position=[0, 1, 2], applied=[1, 0, 0], received=[1, 0, 0])
-    assert RunAcceptance.before(9, quiet).rounds == 1
+    assert quiet.acceptance(9).rounds == 1
     assert not RunAcceptance().stalled
 
 
 def test_a_round_is_empty_if_all_validators_accept_nothing():
-    found = RunAcceptance.before(2, pairs(position=[0, 1, 2, 0, 1, 2], applied=[0, 1, 0, 0, 0, 0]))
+    found = pairs(position=[0, 1, 2, 0, 1, 2], applied=[0, 1, 0, 0, 0, 0]).acceptance(2)
     assert (found.rounds, found.empty, found.sent, found.accepted) == (2, 1, 4, 1)
 
 
 def test_a_round_whose_accepted_pairs_are_unknown_is_not_empty():
-    unknown = RunAcceptance.before(9, pairs(position=[0, 1, 2], applied=[np.nan, np.nan, np.nan]))
+    unknown = pairs(position=[0, 1, 2], applied=[np.nan, np.nan, np.nan]).acceptance(9)
     assert unknown == RunAcceptance(sent=3, accepted=None, rounds=3, empty=0)
     assert (unknown.rate, unknown.stalled) == (None, False)
-    one_of_two_validators = RunAcceptance.before(2, pairs(position=[0, 1, 0, 1], applied=[0, 0, np.nan, 0]))
+    one_of_two_validators = pairs(position=[0, 1, 0, 1], applied=[0, 0, np.nan, 0]).acceptance(2)
     assert one_of_two_validators == RunAcceptance(sent=4, accepted=None, rounds=2, empty=1)
     # The latest evaluation counts only the rounds before it.
-    assert RunAcceptance.before(1, pairs(position=[0, 1], applied=[1, np.nan])).rate == 1
+    assert pairs(position=[0, 1], applied=[1, np.nan]).acceptance(1).rate == 1
 
 
 def test_as_many_updates_as_workers_are_a_round_of_an_asynchronous_run():
     """One of four workers is accepted: most updates are rejected, but no round is empty."""
-    lines = pairs(position=range(12), applied=[0, 0, 0, 1] * 3)
-    assert not RunAcceptance.before(99, lines, workers=4).stalled
-    assert RunAcceptance.before(99, pairs(position=range(12), applied=[1, 1, 1, 1] + [0] * 8), workers=4).empty == 2
+    assert not pairs(4, position=range(12), applied=[0, 0, 0, 1] * 3).acceptance(99).stalled
+    assert pairs(4, position=range(12), applied=[1, 1, 1, 1] + [0] * 8).acceptance(99).empty == 2
+
+
+def test_a_line_without_pairs_knows_that_none_was_accepted():
+    """A combiner whose rule does not state what it accepts has lines without updates, too."""
+    found = pairs(position=[0, 1, 2], applied=[1, 0, np.nan], received=[1, 1, 0])
+    assert found.acceptance(9) == RunAcceptance(sent=3, accepted=1, rounds=2, empty=1)
+    rounds, empty = found.before(np.array([0, 1, 2, 9]))
+    assert (rounds.tolist(), empty.tolist()) == ([0, 1, 2, 2], [0, 0, 1, 1])
