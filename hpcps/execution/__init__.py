@@ -10,7 +10,6 @@ launches.
 - `device_buffers`: chooses where the buffers of a run are
 - `evaluation_process`: evaluates for the evaluator, in another process
 - `inprocess`: executes a whole run in one process
-- `launch_progress`: the progress of a launch that no `hpcps run` supervises
 - `observer`: what a run tells an observer
 - `process`: one process of a launch: one run after another
 - `process_context`: the role of one process in one run, and its trace

@@ -19,7 +19,6 @@ from hpcps.errors import HpcpsError, RunError, message_of
 from hpcps.execution.background import Background
 from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
-from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.observer import Observer
 from hpcps.execution.process_context import ProcessContext, compare, tracing
 from hpcps.execution.resume import Resume, restore_role
@@ -34,7 +33,9 @@ from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.display import ProgressDisplay
 from hpcps.records.provenance import kernels, machine, of_all, provenance, provenance_of, source_state
+from hpcps.records.status import SweepProgress
 from hpcps.records.trace.clocks import Clocks
 from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
@@ -123,7 +124,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
     # Once for all runs, because setting up the clocks takes time and the clocks do not change.
     me = plan.world[group.rank]
     clocks = Clocks(group, Peer(me.role, me.index)) if plan.trace else None
-    display = LaunchProgress(plan) if plan.progress and me == _coordinator(plan) else None
+    display = _progress(plan) if plan.progress and me == _coordinator(plan) else None
     devices = DeviceBuffers(plan, group)
     with EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations:
         for planned in plan.runs:
@@ -148,12 +149,20 @@ def _coordinator(plan: Plan) -> Rank:
     return first.get("validator") or first["worker"]
 
 
+def _progress(plan: Plan) -> ProgressDisplay:
+    """Return the display of a launch that no `hpcps run` supervises, such as an `mpirun` typed by hand."""
+    followed = SweepProgress([Path(run.directory) for run in plan.runs])
+    display = ProgressDisplay(followed, sys.stdout, [(run.label, run.spec["run"]) for run in plan.runs])
+    display.say(f"hpcps: {len(followed)} run{'s' * (len(followed) > 1)} to execute")
+    return display
+
+
 def _execute_run(
     context: ProcessContext,
     stop: StopFile,
     group: ProcessGroup,
     clocks: Clocks | None,
-    display: LaunchProgress | None,
+    display: ProgressDisplay | None,
     devices: DeviceBuffers,
     evaluations: EvaluationProcess | None,
 ) -> bool:
@@ -231,7 +240,7 @@ def _perform(
     stop: StopFile,
     group: ProcessGroup,
     tracer: Tracer | None,
-    display: LaunchProgress | None,
+    display: ProgressDisplay | None,
     buffers: Buffers,
     evaluations: EvaluationProcess | None,
 ) -> RoleDriver | None:
@@ -248,7 +257,7 @@ def _perform(
                 context.host,
                 part=before,
                 attempt=attempt,
-                on_line=display.update if display else None,
+                on_line=display.update_seldom if display else None,
             ) as record,
             Background(elsewhere=lambda: evaluations.cpu if evaluations else 0.0) as background,
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from hpcps.records.display import StatusLine
 from hpcps.records.forecast import duration, time_left
 from hpcps.records.status import RunStatus
 from hpcps.spec.point import Point
@@ -41,7 +41,7 @@ class ProgressBar:
             done: the number of runs that were done before.
             stream: where to show progress if there is no notebook; None for no progress at all.
         """
-        self._stream = stream
+        self._line = None if stream is None else StatusLine(stream)
         self._count, self._done = len(points) + done, done
         self._epochs = sum(point.run.train.epochs for point in points)
         self._runs = {point.run_id: _waiting(point) for point in points}
@@ -80,14 +80,13 @@ class ProgressBar:
             self._follow(state="failed")
         line = f"[{self._done}/{self._count}] {self._run(self._point)}  {state}"
         self._point, self._epoch = None, 0.0
-        if self._stream is not None and shell_kernel() is None:
-            clear = "\r\033[K" if self._stream.isatty() else ""
-            print(f"{clear}{line}", file=self._stream, flush=True)
+        if self._line is not None and shell_kernel() is None:
+            self._line.say(line)
 
     def note(self, text: str) -> None:
         """Show a line of text."""
-        if self._stream is not None:
-            print(text, file=self._stream, flush=True)
+        if self._line is not None:
+            self._line.say(text)
 
     def close(self) -> None:
         """Show the final state."""
@@ -97,17 +96,15 @@ class ProgressBar:
 
     def _show(self, *, now: bool = False) -> None:
         time_now = time.monotonic()
-        if self._stream is None or (not now and time_now - self._shown < _INTERVAL):
+        if self._line is None or (not now and time_now - self._shown < _INTERVAL):
             return
         self._shown = time_now
         if shell_kernel() is not None:
             self._show_in_notebook()
-        elif self._stream.isatty():
-            # A line that wraps cannot be updated in place.
-            width = shutil.get_terminal_size().columns - 1
+        elif self._line.in_place:
             filled = round(_WIDTH * self._share)
             bar = "#" * filled + "-" * (_WIDTH - filled)
-            print(f"\r\033[K{f'{bar} {self._text()}'[:width]}", end="", file=self._stream, flush=True)
+            self._line.show(f"{bar} {self._text()}")
 
     def _show_in_notebook(self) -> None:
         text = self._text()

@@ -78,3 +78,27 @@ def test_elsewhere_than_in_a_terminal_it_is_plain(paths):
     lines = stream.getvalue().splitlines()[1:]
     assert [line[:13].rstrip() for line in lines] == ["[1/3] seed 1", "[2/3] seed 2"]
     assert all("epoch   1.0/4  0:" in line for line in lines)
+
+
+def test_a_run_that_its_process_has_finished_is_done_before_the_files_show_it(paths):
+    """A shared file system may show the last files of a run to another host only later."""
+    stream = io.StringIO()
+    display = ProgressDisplay(SweepProgress(paths), stream)
+    display.update()
+    assert not stream.getvalue()
+    display.finish("2")
+    display.finish("2")
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("[1/3] seed 2 ")
+    assert "epoch   4.0/4" in line
+
+
+def test_a_process_of_a_run_reads_the_records_seldom(paths, monkeypatch):
+    followed, clock = SweepProgress(paths), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    polls = []
+    monkeypatch.setattr(followed, "poll", lambda: polls.append(clock[0]) or [])
+    display = ProgressDisplay(followed, io.StringIO())
+    for clock[0] in (101.0, 129.0, 131.0, 140.0, 162.0):
+        display.update_seldom()
+    assert polls == [131.0, 162.0]
