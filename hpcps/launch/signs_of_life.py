@@ -14,12 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, look_interval
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.transport.process_group import LostError
 
 _SUPERVISOR = "supervisor.sign"
+_TIMES_LONGER = 3.0
+"""Times the time in which other processes of a launch have begun, after which a further one must have begun."""
 
 
 class SignsOfLife:
@@ -56,15 +59,19 @@ class SignsOfLife:
         self._own_sign: int | None = None
         self._signs: dict[Rank, int | None] = {}
         self._silence: dict[Rank, float] = {}
+        self._folders = guards.path, Arrivals(plan_file).path
+        self._begun: list[Rank] = []
+        self._started = self._waited = 0.0
 
     def check(self, most: float = math.inf) -> None:
         """Look at the files, if it is time for that.
 
         Args:
-            most: the longest silence at present, in seconds, if that is shorter than the timeout.
+            most: the longest silence at present, in seconds, if that is shorter than the timeout: while the processes
+                start. Then all must also begin, within this time, or a multiple of that which the others have taken.
 
         Raises:
-            LostError: a process has been silent for longer.
+            LostError: a process has been silent for longer, or has not begun.
         """
         now = self._clock()
         passed = min(now - self._looked, 2 * self._interval)
@@ -87,6 +94,42 @@ class SignsOfLife:
                 host = socket.gethostname() if rank.host == "localhost" else rank.host
                 why = f"it has given no sign of life for {self._silence[rank]:.3g} s, because it is stopped or hangs"
                 raise LostError(Peer(rank.role, rank.index), host, f"{why}, or its host is gone")
+        if most < math.inf:
+            self._check_begun(passed, most)
+
+    def _check_begun(self, passed: float, least: float) -> None:
+        """Check that no process is long in coming: its host may be gone before the process has a guard.
+
+        How long processes take to begin depends on the host and on its file system, so the others are the measure.
+
+        Raises:
+            LostError: one has not begun.
+        """
+        # A process that has ended has left its file in one of the folders. Network file systems may cache that a file
+        # is not there, and a list of the folder refreshes this.
+        names = {name.partition(".")[0] for folder in self._folders for name in _names(folder)}
+        new = [rank for rank in self._files if rank not in self._begun and str(rank) in names]
+        if new:
+            self._begun += new
+            self._started, self._waited = self._started + self._waited, 0.0
+        self._waited += passed
+        absent = [rank for rank in self._files if rank not in self._begun]
+        if absent and self._begun and self._waited > max(least, _TIMES_LONGER * self._started):
+            first = absent[0]
+            host = socket.gethostname() if first.host == "localhost" else first.host
+            there, here = (sum(rank.host == first.host for rank in ranks) for ranks in (self._files, absent))
+            why = (
+                f"it has not begun {self._waited:.3g} s after {self._begun[-1]}, the last one that has: the host is "
+                f"gone or cannot be reached, or starts programs slowly ({here} of its {there} processes have not begun)"
+            )
+            raise LostError(Peer(first.role, first.index), host, why)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # nothing has begun yet
+        return []
 
 
 def _time_of(file: Path, *, fresh: bool = False) -> int | None:

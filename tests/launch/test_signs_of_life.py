@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, look_interval
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.signs_of_life import SignsOfLife
@@ -88,3 +89,37 @@ def test_the_launch_ends_sooner_while_processes_start(observe):
     look(0, 1, most=5.0)
     with pytest.raises(LostError, match="worker-2 on n2"):
         look(0, 1, most=5.0)
+
+
+def begin_without(observe, *absent):
+    """Let no process of some ranks begin; return what lets time pass for `hpcps run`."""
+    for rank in absent:
+        observe.guards.file(f"worker-{rank}").unlink()
+    return observe(None)
+
+
+def test_a_process_that_does_not_begin_is_named_though_it_has_no_guard(observe):
+    """Its host may be gone before the process has one."""
+    look = begin_without(observe, 1, 2)
+    look(0, most=5.0)
+    look(0, 1, most=5.0)
+    look(0, 1, most=13.0)
+    look(0, 1, most=13.0)
+    with pytest.raises(LostError, match=r"worker-2 on n2 is lost: it has not begun 16 s after worker-1, the last one"):
+        look(0, 1, most=13.0)
+
+
+@pytest.mark.parametrize("way", ["slow", "nobody has begun", "after the start", "ended", "joined"])
+def test_a_process_that_has_no_guard_may_be_slow_or_have_ended(observe, way):
+    """The others may have been slow too; a script that has ended without init() has left a file."""
+    look = begin_without(observe, *range(3) if way == "nobody has begun" else [2])
+    if way in ("ended", "joined"):
+        folder = Arrivals(observe.guards.path.with_name("plan")).path
+        folder.mkdir()
+        folder.joinpath("worker-2" if way == "joined" else "worker-2.ended").touch()
+    if way == "slow":
+        look = begin_without(observe, 0, 1)
+        for _ in range(10):
+            look(most=1.0)
+    for _ in range(10):
+        look(*([] if way == "nobody has begun" else [0, 1]), most=float("inf") if way == "after the start" else 1.0)
