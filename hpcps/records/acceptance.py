@@ -18,6 +18,9 @@ Values = NDArray[Any]
 
 MEANING = "accepted: of the (update, block) pairs sent, from the start of the run to its latest evaluation"
 
+RUN_TOTALS = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
+"""The columns of an evaluation's row in a table from which the acceptance follows."""
+
 STALLED = "stalled: in most rounds the rule accepted no update"
 
 
@@ -61,6 +64,11 @@ class RunAcceptance:
         """
         known = not (np.isnan(accepted) and sent > 0)
         return cls(int(finite(sent)), int(finite(accepted)) if known else None, int(finite(rounds)), int(finite(empty)))
+
+    @classmethod
+    def of_totals(cls, totals: Mapping[Any, Any]) -> RunAcceptance:
+        """Make it from the totals in the row of an evaluation, `RUN_TOTALS`."""
+        return cls.of(*(finite(totals.get(name), np.nan) for name in RUN_TOTALS))
 
 
 NOTHING = RunAcceptance()

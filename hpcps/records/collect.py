@@ -11,7 +11,7 @@ import pandas as pd
 
 from hpcps.errors import RunError
 from hpcps.inputs import finite
-from hpcps.records.acceptance import NOTHING, RunAcceptance
+from hpcps.records.acceptance import NOTHING, RUN_TOTALS, RunAcceptance
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
 from hpcps.records.files import read_lines
@@ -292,8 +292,7 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
     table = with_callbacks(with_evaluation(table, directory.path))
     table = with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
-    totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
     evaluations = table[is_in(table, "event", "evaluation")]
-    found = RunAcceptance.of(*(numbers(evaluations, name).max(initial=0) for name in totals))
+    found = RunAcceptance.of_totals({name: float(numbers(evaluations, name).max(initial=0)) for name in RUN_TOTALS})
     diverged = (numbers(evaluations, "diverged") > 0).any()
     return table, replace(run, acceptance=found, stalled=found.stalled and not diverged)

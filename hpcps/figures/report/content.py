@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.grid_study import Study, is_grid, studies_of
 from hpcps.figures.publish import baseline
 from hpcps.inputs import MiB, finite, read_json
-from hpcps.records.acceptance import RunAcceptance
+from hpcps.records.acceptance import NOTHING, RunAcceptance
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.evaluation import read_evaluation
 from hpcps.records.experiment_runs import ExperimentRuns, ExperimentStatus
@@ -220,15 +219,8 @@ def _status(facts: Mapping[str, Any], last: pd.Series[Any] | None = None) -> Run
         accuracy=None if last is None else finite(last["accuracy"]),
         perplexity=None if last is None or pd.isna(last.get("perplexity")) else finite(last["perplexity"]),
         diverged=last is not None and bool(last["diverged"] > 0),
-        acceptance=_acceptance(last),
+        acceptance=NOTHING if last is None else RunAcceptance.of_totals(last.to_dict()),
     )
-
-
-def _acceptance(last: pd.Series[Any] | None) -> RunAcceptance:
-    if last is None:
-        return RunAcceptance()
-    names = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    return RunAcceptance.of(*(finite(last.get(name), math.nan) for name in names))
 
 
 def _published_provenances(path: Path) -> list[Tree]:
