@@ -18,6 +18,9 @@ from hpcps.launch.plan import Plan, Rank
 OWN_RANK = "HPCPS_RANK"
 """The variable in which our own starter, or a user, sets the rank."""
 
+PLAN = "HPCPS_PLAN"
+"""The variable with the path of the plan, which `hpcps launch` sets for a person's own script."""
+
 TRAINING = ("worker", "validator", "evaluator")
 """The roles that train or evaluate, on a GPU if there is one."""
 

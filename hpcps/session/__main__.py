@@ -15,9 +15,8 @@ from hpcps.launch.ancestry import leave_launch
 from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
-from hpcps.launch.local_rank import OWN_RANK, close_input, planned_rank, preset_gpu
+from hpcps.launch.local_rank import OWN_RANK, PLAN, close_input, planned_rank, preset_gpu
 from hpcps.launch.plan import Plan, Rank
-from hpcps.session.join import PLAN
 
 _LINGER = 1.0
 """Seconds in which the other processes notice that one has failed, before the launcher ends them."""

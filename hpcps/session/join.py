@@ -29,7 +29,7 @@ from hpcps.inputs import whole_number
 from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
 from hpcps.launch.guard import LostGuards, mpi_start, tie_to_parent
-from hpcps.launch.local_rank import gpu_of, planned_rank
+from hpcps.launch.local_rank import PLAN, gpu_of, planned_rank
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
@@ -47,8 +47,6 @@ from hpcps.transport import ProcessGroup
 from hpcps.transport.mpi.component import load_mpi
 from hpcps.transport.process_group import LostError
 
-PLAN = "HPCPS_PLAN"
-"""The variable with the path of the plan, which `hpcps launch` sets."""
 INDEPENDENT = "if the processes are independent of each other, use init(alone=True)"
 """What to do where processes do not belong together, for messages."""
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]

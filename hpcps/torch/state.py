@@ -15,9 +15,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from hpcps.errors import LaunchError, RunError, message_of
 from hpcps.launch.ancestry import JOINED, Ancestry, Task
-from hpcps.launch.local_rank import OWN_RANK
+from hpcps.launch.local_rank import OWN_RANK, PLAN
 from hpcps.protocol.messages import Peer
-from hpcps.session.join import INDEPENDENT, PLAN, ScriptEnding, StepSession, join_launch, join_task, messages
+from hpcps.session.join import INDEPENDENT, ScriptEnding, StepSession, join_launch, join_task, messages
 from hpcps.session.member import RECENT, TIMEOUT
 from hpcps.session.session import Session
 from hpcps.torch.copies import TensorCopies

@@ -15,6 +15,7 @@ import pytest
 from environments import interpreter
 from members import Members
 
+from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.records.collect import collect
@@ -74,12 +75,20 @@ sys.stdout.write(" ".join(["done", *(os.environ[name] for name in names), os.get
 """
 
 
-def launch(tmp_path, *arguments, python=sys.executable, **keys):
+@pytest.fixture
+def launch(tmp_path, monkeypatch, capfd):
+    """Call the command, in this process if it is for our Python, which is faster; return its status and output."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [python, "-m", "hpcps", "launch", "-n", "3", *arguments[:-1], python, "script.py"]
-    return subprocess.run(
-        [*command, arguments[-1]], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **keys
-    )
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, python=sys.executable):
+        words = [*map(str, ("launch", "-n", 3, *arguments[:-1], python, "script.py", arguments[-1]))]
+        if python != sys.executable:
+            return subprocess.run([python, "-m", "hpcps", *words], capture_output=True, text=True, timeout=60)
+        status = main(words)
+        return subprocess.CompletedProcess(words, status, *capfd.readouterr())
+
+    return call
 
 
 @pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
@@ -117,10 +126,10 @@ def test_a_launch_in_a_process_of_another_launch_reads_no_input_and_inherits_not
         ("1", "none", "pslite"),
     ],
 )
-def test_a_script_runs_to_its_end(tmp_path, servers, mode, transport, monkeypatch):
+def test_a_script_runs_to_its_end(tmp_path, launch, servers, mode, transport, monkeypatch):
     monkeypatch.setenv("BYTEPS_TRACE_START_STEP", "2")
     trace = ["--trace"] if servers == "2" else []
-    done = launch(tmp_path, "--servers", servers, "--transport", transport, *trace, mode)
+    done = launch("--servers", servers, "--transport", transport, *trace, mode)
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("done"))
     assert found == [f"done {k} 3 {k} 3 127.0.0.1 {tmp_path}" for k in range(3)]
@@ -204,10 +213,10 @@ def check_trace(run, names):
         ),
     ],
 )
-def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why):
+def test_the_others_end_and_say_whom_they_waited_for(tmp_path, launch, mode, first, why):
     # A failure of a script looks the same on both transports.
     transport = ["--transport", "pslite"] if mode == "raise" else []
-    done = launch(tmp_path, "--servers", "1" if mode == "raise" else "0", *transport, mode)
+    done = launch("--servers", "1" if mode == "raise" else "0", *transport, mode)
     assert done.returncode == 1
     assert re.search(first, done.stderr), done.stderr
     said = [line for line in done.stdout.splitlines() if re.match("hpcps: worker-[02] on ", line) and why in line]
@@ -220,17 +229,17 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why)
 
 
 @pytest.mark.parametrize("name", ["mpich", "mpich42", "openmpi", "intel"])
-def test_a_script_may_start_mpi_before_it_joins_the_servers(tmp_path, name):
-    done = launch(tmp_path, "--servers", "2", "imports", python=interpreter(name))
+def test_a_script_may_start_mpi_before_it_joins_the_servers(launch, name):
+    done = launch("--servers", "2", "imports", python=interpreter(name))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done ") == 3, done.stdout
 
 
-def test_a_script_may_start_mpi_where_mpirun_starts_the_processes_of_another_transport(tmp_path):
+def test_a_script_may_start_mpi_where_mpirun_starts_the_processes_of_another_transport(tmp_path, launch):
     """The servers do not start MPI, so it is not that of the launch."""
     (tmp_path / "hosts").write_text(f"{socket.gethostname()}:5\n")
     words = "--servers", "1", "--transport", "pslite", "--hostfile", tmp_path / "hosts", "imports"
-    done = launch(tmp_path, *words, python=interpreter("mpich"))
+    done = launch(*words, python=interpreter("mpich"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done ") == 3, done.stdout
 
@@ -255,8 +264,8 @@ def test_servers_end_if_all_scripts_end_without_joining_them(tmp_path, name):
         ("mpi", "late", ""),
     ],
 )
-def test_a_process_that_does_not_join_ends_the_others(tmp_path, transport, mode, why):
-    done = launch(tmp_path, "--transport", transport, mode)
+def test_a_process_that_does_not_join_ends_the_others(launch, transport, mode, why):
+    done = launch("--transport", transport, mode)
     assert done.returncode == 1, done.stdout + done.stderr
     said = f"waited for worker-1: {why}" if why else r"waited 1 s for worker-1 to call init\(\)"
     assert re.search(f"hpcps: .*: script.py, line 14: worker-[02] {said}", done.stdout), done.stdout
@@ -282,8 +291,8 @@ def test_a_signal_ends_the_script(tmp_path):
     assert status.state == "stopped"
 
 
-def test_dry_run_starts_nothing(tmp_path):
-    done = launch(tmp_path, "--servers", "1", "--name", "mine", "--dry-run", "none")
+def test_dry_run_starts_nothing(tmp_path, launch):
+    done = launch("--servers", "1", "--name", "mine", "--dry-run", "none")
     assert done.returncode == 0, done.stderr
     assert "1 script on 4 processes" in done.stdout
     assert "done" not in done.stdout
@@ -351,6 +360,11 @@ def test_importing_hpcps_imports_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_what_starts_a_script_imports_only_what_it_needs():
+    code = "import sys, hpcps.session.__main__; assert not {'numpy', 'pydantic'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 SAVES = 'trap "echo saved >>state; exit 0" TERM; echo begun >>state; while :; do sleep 0.1; done'
 
 
@@ -379,7 +393,7 @@ def test_a_program_is_stopped_before_its_walltime_and_started_again_by_a_success
     assert "--successors = 1 allows no job after this one (number 2 of its chain)" in last.stdout
 
 
-def test_a_walltime_within_the_margin_is_refused(tmp_path):
-    done = launch(tmp_path, "--walltime", "60", "none")
+def test_a_walltime_within_the_margin_is_refused(launch):
+    done = launch("--walltime", "60", "none")
     assert done.returncode == ExitStatus.REFUSED
     assert "--walltime of 60 s leaves no time to train: a run stops --margin = 120 s before its end" in done.stderr
