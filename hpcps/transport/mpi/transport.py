@@ -64,6 +64,9 @@ _PROGRESS = 5e-4
 """Maximum seconds between two polls during transfers: MPI advances a transfer only while a process polls."""
 _SOON = 5e-5
 """The same during a reduction for which all processes are there: each poll advances it by one step of its algorithm."""
+_PATIENT = 4e-3
+"""The same while all processes wait for the last one, at the start or the end of a run. Polls every millisecond take a
+thirtieth of a core in each process, which the last one may need."""
 
 
 @dataclass
@@ -220,7 +223,7 @@ class MpiTransport(CollectiveTransport):
             self.link.device.finish()
         expected = np.zeros_like(self._sent_to)
         request = self._communicator.Ialltoall(self._sent_to, expected)
-        backoff = Backoff(sleep=self.neighbours.wait)
+        backoff = Backoff(longest=_PATIENT, sleep=self.neighbours.wait)
         while not request.Test() or self._busy or (self._received_from < expected).any():
             if self.receive() is None:
                 self._watch()
@@ -346,7 +349,7 @@ def await_request(request: MPI.Request, watch: Callable[[], None]) -> None:
     Raises:
         LostError: another process gives no sign of life, as `watch` says.
     """
-    backoff = Backoff()
+    backoff = Backoff(longest=_PATIENT)
     while not request.Test():
         watch()
         backoff.wait()
