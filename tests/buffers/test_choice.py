@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from small_experiment import small_experiment
 
+from hpcps.cli.main import main
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.gpu_mpi import DeviceTrials, try_device_memory
 from hpcps.launch.launchers import Job, Launch
@@ -25,24 +25,19 @@ FILE = small_experiment(
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, use, capfd):
     """Execute the experiment on a device; return the exit status, what it printed, and a record's first line."""
 
     def execute(device, *settings):
         file, results = tmp_path / "buffers.toml", tmp_path / f"{device}{len(settings)}"
         file.write_text(FILE)
-        command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results)]
-        command += [word for setting in settings for word in ("--set", setting)]
-        done = subprocess.run(command, env=environment(device), capture_output=True, text=True)
+        use(device)
+        words = ["run", str(file), "--results", str(results)]
+        status = main([*words, *(word for setting in settings for word in ("--set", setting))])
         starts = [path.read_text().partition("\n")[0] for path in results.glob("*/runs/*/records/server-0.jsonl")]
-        return done.returncode, done.stdout + done.stderr, json.loads(starts[0]) if starts else None
+        return status, "".join(capfd.readouterr()), json.loads(starts[0]) if starts else None
 
     return execute
-
-
-def environment(device):
-    path = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
-    return {**os.environ, "PYTHONPATH": path, "HPCPS_DEVICE": f"late_device:{device}"}
 
 
 def test_auto_takes_mpi_where_that_works(run):

@@ -73,7 +73,7 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
     assert play(run, tmp_path / "whole")
     chance = random.Random(case)
     most = 120 if run.transport.partition == "auto" else 500 if run.collective else 1500
-    crashes = [chance.randrange(1, 500 if run.has_adversary else most) for _ in range(12)]
+    crashes = [chance.randrange(1, 500 if run.has_adversary else most) for _ in range(12 if run.has_adversary else 6)]
     play_through(run, tmp_path / "cut", crashes)
     coordinator = "server-0" if run.topology.servers else "worker-0" if run.topology.workers else "validator-0"
     assert sum(line["event"] == "start" for line in records(tmp_path / "cut", coordinator)) > 3
