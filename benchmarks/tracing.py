@@ -24,7 +24,7 @@ from tracing_rank import BLOCK, traced
 
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.prepare import Site, prepare
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Credit, Peer
 from hpcps.records.trace.reader import merge, read_trace
 from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import Compute, Send
@@ -43,7 +43,7 @@ SETTLED = 16
 def seconds_of_a_span(folder):
     """Return the CPU seconds for writing one span, of a message or a task, to the file: the median of a few tries."""
     tries, turns = [], 10_000
-    effects = Send(Peer("server", 0), Message(Kind.UPDATE, Peer("worker", 0), "run", 0)), Compute("train", lambda: None)
+    effects = Send(Peer("server", 0), Credit(round=0, partitions=1)), Compute("train", lambda: None)
     for number in range(5):
         with Tracer(Path(folder) / str(number), "run", Peer("worker", 0), "here", 1) as tracer:
             began = time.process_time()

@@ -1,6 +1,7 @@
 """Trainers without a framework, on which every step can be computed by hand, and a run of them in process."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -178,25 +179,30 @@ class Endpoint:
     def __init__(self, inner):
         self.inner, self.traffic = inner, inner.traffic
 
-    def send(self, to, message):
-        self.inner.send(to, message)
+    def send(self, to, envelope):
+        self.inner.send(to, envelope)
 
     def receive(self):
         return self.inner.receive()
 
 
 class Tampering(Endpoint):
-    """An endpoint that calls `change` with the endpoint below, the receiver and the message in place of some sends."""
+    """An endpoint that calls `change` with the endpoint below, the receiver and the envelope in place of some sends."""
 
     def __init__(self, inner, change, chosen):
         super().__init__(inner)
         self._change, self._chosen = change, chosen
 
-    def send(self, to, message):
-        if self._chosen(message):
-            self._change(self.inner, to, message)
+    def send(self, to, envelope):
+        if self._chosen(envelope.message):
+            self._change(self.inner, to, envelope)
         else:
-            super().send(to, message)
+            super().send(to, envelope)
+
+
+def changed(envelope, **fields):
+    """Return an envelope with other fields in its message."""
+    return replace(envelope, message=replace(envelope.message, **fields))
 
 
 def send_raw(sender, endpoint, to, header, payload=None):

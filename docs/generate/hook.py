@@ -21,7 +21,7 @@ GENERATED = {
     "commands": commands.reference,
     "components": components.reference,
     "messages": lambda: messages.reference(ROOT),
-    "message-kinds": lambda: protocol.kinds(ROOT),
+    "message-kinds": protocol.kinds,
     "package-diagram": lambda: packages.drawing(ROOT / "hpcps"),
     "package-table": lambda: packages.table(ROOT / "hpcps"),
     "python": python.reference,

@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed
 from hpcps.transport import LaunchedProcess, ProcessGroup, ProcessTransport
 from hpcps.transport.base import MessageTransport, Traffic
 
@@ -103,18 +105,19 @@ class _Messages(MessageTransport):
         self._boxes = {peer: find(f"messages to {peer}") for peer in world}
         self.traffic = Traffic()
 
-    def send(self, to: Peer, message: Message) -> None:
-        payload = None if message.payload is None or not message.payload.size else message.payload.tobytes()
-        self._boxes[to].put((self._me, message.header(), payload))
-        self.traffic.sent += len(message.header()) + message.payload_bytes
+    def send(self, to: Peer, envelope: Envelope) -> None:
+        payload = None if envelope.payload is None or not envelope.payload.size else envelope.payload.tobytes()
+        self._boxes[to].put((self._me, envelope.header, payload))
+        self.traffic.sent += len(envelope.header) + envelope.payload_bytes
 
-    def receive(self) -> Received | Malformed | None:
+    def receive(self) -> Delivered | Malformed | None:
         try:
             source, header, payload = self._boxes[self._me].get_nowait()
         except Empty:
             return None
         self.traffic.received += len(header) + len(payload or b"")
         try:
-            return Received(source, Message.decode(header, None if payload is None else np.frombuffer(payload, "f4")))
+            values = None if payload is None else np.frombuffer(payload, "f4")
+            return Delivered(source, Envelope.decode(header, values))
         except MalformedMessageError as error:
             return Malformed(source, str(error))

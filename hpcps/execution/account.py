@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from hpcps.execution.stopwatch import Stopwatch
-from hpcps.protocol.messages import Malformed, Message, Peer, Received
+from hpcps.protocol.envelope import Envelope
+from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import Event, Idle, Resumed, StopRequested
@@ -117,5 +119,5 @@ class Account:
         return taken | self.stopwatch.take()
 
     def _size(self, message: Message) -> int:
-        """Return what the transport counts for a message."""
-        return self._traffic.size(message.header(), message.payload_bytes)
+        """Return what the transport counts for a message, whatever its sender and run."""
+        return self._traffic.size(Envelope(ADVERSARY, "", message).header, message.payload_bytes)

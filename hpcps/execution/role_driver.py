@@ -16,7 +16,9 @@ from hpcps.execution.account import RESULT, TIMER, Account
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observations, Observer
 from hpcps.execution.stopwatch import Alarms, Stopwatch
-from hpcps.protocol.messages import Peer, Reduced
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TIMED_EFFECTS, Tracer
@@ -115,6 +117,7 @@ class RoleDriver:
         self._clock = clock
         self._alarms = Alarms(clock)
         self._draining = False
+        self._sent: Envelope | None = None
         self._stop = stop if role.keeps_checkpoints else None
         self._asked = 0.0
         self._keep = keep
@@ -247,7 +250,7 @@ class RoleDriver:
     def _next(self) -> Event | None:
         """Return the next event from outside, if one is available now; messages come first."""
         if (arrival := self._transport.receive()) is not None:
-            return arrival if isinstance(arrival, Reduced) else arrival.dated(self._record.time, self._clock())
+            return arrival if isinstance(arrival, Reduced) else self._opened(arrival)
         if self._draining:
             self._draining = False
             return Idle()
@@ -256,6 +259,18 @@ class RoleDriver:
             return event
         self._account.note(TIMER)
         return replace(event, time=self._record.time)
+
+    def _opened(self, arrival: Delivered | Malformed) -> Received | Malformed:
+        """Return what the role gets of a message that has come."""
+        if isinstance(arrival, Malformed):
+            return replace(arrival, moment=self._clock())
+        return arrival.opened(self._role.run_id, self._record.time, self._clock())
+
+    def _enclosed(self, message: Message) -> Envelope:
+        """Return the envelope of a message; all its receivers share one, and so the encoded header."""
+        if self._sent is None or self._sent.message is not message:
+            self._sent = Envelope(self.peer, self._role.run_id, message)
+        return self._sent
 
     def record_wait(self) -> None:
         """Record the peers that the role waits for."""
@@ -274,7 +289,7 @@ class RoleDriver:
     def _execute(self, effect: Effect, began: float) -> None:
         match effect:
             case Send(to, message):
-                self._transport.send(to, message)
+                self._transport.send(to, self._enclosed(message))
                 self._account.sent(self.peer, to, message)
             case Join(peers):
                 assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"

@@ -6,13 +6,15 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Absent, Copy, Description, Flag, Message, Peer, Replacement
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import ADVERSARY, Roster
 from hpcps.roles.attack_group import AttackGroup, Knowledge
 from hpcps.roles.checkpointing import report
@@ -61,7 +63,7 @@ class Adversary(MessagingRole):
         self._early: list[tuple[Peer, Message]] = []
         self._flags = Flag.NONE
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield SetDeadline(self._waiting_for)
@@ -89,13 +91,13 @@ class Adversary(MessagingRole):
 
     def _takes(self, source: Peer, message: Message) -> bool:
         """Return whether a message is one that this role gets from its source."""
-        if message.kind is Kind.INIT:
+        if isinstance(message, Description):
             return source == self._coordinator and self._known is None
-        return message.kind in (Kind.COPY, Kind.ABSENT) and source in self._workers
+        return isinstance(message, (Copy, Absent)) and source in self._workers
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
-        if message.kind is Kind.INIT:
-            known = self._know(message.note)
+        if isinstance(message, Description):
+            known = self._know(message.layout, message.steps_per_epoch)
             for early in self._early:
                 yield from self._take(*early, known)
             self._early.clear()
@@ -104,9 +106,9 @@ class Adversary(MessagingRole):
         else:
             yield from self._take(source, message, self._known)
 
-    def _know(self, note: dict[str, object]) -> Knowledge:
-        """Learn the model's layout and the schedule of the run."""
-        self._known = Knowledge(self.peer, self._run, note, self._resources)
+    def _know(self, layout: list[list[Any]], steps_per_epoch: int) -> Knowledge:
+        """Learn the model's layout and the schedule of the run; see `InitialModel`."""
+        self._known = Knowledge(self.peer, self._run, layout, steps_per_epoch, self._resources)
         return self._known
 
     @abstractmethod
@@ -139,8 +141,7 @@ class Adversary(MessagingRole):
     def _answer(self, worker: int, round: int, group: AttackGroup | None = None, payload: Vector | None = None) -> Send:
         """Return the answer to a worker's copy: what it sends instead, or that it sends its update as it is."""
         mask = group.mask(worker) if group is not None and payload is not None else None
-        message = Message(Kind.REPLACEMENT, round=round, mask=mask, payload=payload)
-        return Send(Peer("worker", worker), message)
+        return Send(Peer("worker", worker), Replacement(round=round, mask=mask, values=payload))
 
     @abstractmethod
     def state(self) -> State:
@@ -149,7 +150,7 @@ class Adversary(MessagingRole):
     def restore(self, state: State) -> None:
         """Go on from a checkpoint."""
         known = state.part("known")
-        self._know(known.facts).restore(known)
+        self._know(known.facts["layout"], known.facts["steps_per_epoch"]).restore(known)
         self.round = state.facts["round"]
 
 
@@ -185,19 +186,19 @@ class AdversaryClient:
         if not self._there:
             return
         if not packed.parts:
-            yield Send(ADVERSARY, Message(Kind.ABSENT, round=round, flags=flags))
+            yield Send(ADVERSARY, Absent(round=round, flags=flags))
             return
-        note = {} if epoch is None else {"epoch": epoch}
-        copy = Message(Kind.COPY, round=round, flags=flags, mask=packed.mask, note=note, payload=packed.payload)
         self._shown = packed, round
-        yield Send(ADVERSARY, copy)
+        yield Send(ADVERSARY, Copy(round=round, flags=flags, mask=packed.mask, epoch=epoch, values=packed.payload))
         yield SetDeadline((ADVERSARY,))
 
     def answers(self, event: Received | Malformed) -> bool:
         """Return whether a message is the answer that the worker waits for, or came in place of it; no earlier one."""
         if self._shown is None or event.source != ADVERSARY:
             return False
-        return isinstance(event, Malformed) or event.message.mask is None or event.message.round >= self._shown[1]
+        if isinstance(event, Malformed) or not isinstance(event.message, Replacement):
+            return True
+        return event.message.mask is None or event.message.round >= self._shown[1]
 
     def take(self, event: Received | Malformed) -> Packed:
         """Return the update to send: the one that was shown, or with the values that the adversary gives it.
@@ -210,8 +211,10 @@ class AdversaryClient:
         if (reason := _wrong(event, packed, round)) is not None:
             raise RunError(f"{self._peer} cannot use what {ADVERSARY} sent in round {round}: {reason}")
         assert isinstance(event, Received)
+        assert isinstance(event.message, Replacement)
         self._shown = None
-        return packed if event.message.mask is None else self._packer.replaced(packed, event.message.values)
+        values = event.message.values
+        return packed if event.message.mask is None or values is None else self._packer.replaced(packed, values)
 
 
 def _wrong(event: Received | Malformed, packed: Packed, round: int) -> str | None:
@@ -219,13 +222,13 @@ def _wrong(event: Received | Malformed, packed: Packed, round: int) -> str | Non
     if isinstance(event, Malformed):
         return event.reason
     message = event.message
-    if message.kind is not Kind.REPLACEMENT:
-        return f"a worker gets no {message.kind.name} from {ADVERSARY}"
+    if not isinstance(message, Replacement):
+        return f"a worker gets no {message.kind} from {ADVERSARY}"
     if message.mask is None:  # whatever the round: the adversary does not know it if it could not read the copy
         return None
     if message.round != round:
         return f"it is of round {message.round}"
     if not np.array_equal(message.mask, packed.mask):
         return "it has other blocks than the update"
-    got, want = message.values.size, packed.payload.size
+    got, want = 0 if message.values is None else message.values.size, packed.payload.size
     return None if got == want else f"its payload has {got} elements instead of {want}"

@@ -14,7 +14,7 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.numerics.vectors import clear_not_finite, pack, unpack
-from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.messages import Copy, Peer
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import schedule_of_rounds
 from hpcps.roles.combiner_state import RuleState, arrays_state, restore_arrays
@@ -199,20 +199,23 @@ class Knowledge:
         groups: the workers of each combiner; all workers, if the servers combine.
     """
 
-    def __init__(self, adversary: Peer, run: Run, note: Mapping[str, Any], resources: Resources) -> None:
+    def __init__(
+        self, adversary: Peer, run: Run, layout: list[list[Any]], steps_per_epoch: int, resources: Resources
+    ) -> None:
         """Take what the coordinator says of the model and its epochs.
 
         Args:
             adversary: the role.
             run: the run.
-            note: the note of the INIT message.
+            layout: the table of `Layout.to_json`.
+            steps_per_epoch: the batches of the coordinator in an epoch.
             resources: the resources of the machine that the adversary may use.
         """
         assert isinstance(run.attack, Omniscient), "the specification has been checked"
         self._attack = run.attack
-        self._note = {name: note[name] for name in ("layout", "steps_per_epoch")}
-        self.layout = Layout.from_json(self._note["layout"])
-        self.schedule = schedule_of_rounds(run, self._note["steps_per_epoch"])
+        self._told = {"layout": layout, "steps_per_epoch": steps_per_epoch}
+        self.layout = Layout.from_json(layout)
+        self.schedule = schedule_of_rounds(run, steps_per_epoch)
         byzantine = attackers(run.attack, run.topology.workers, run.seed)
         self.groups = tuple(
             AttackGroup(
@@ -226,9 +229,8 @@ class Knowledge:
         """Return the group that a worker belongs to."""
         return self._group_of[worker]
 
-    def put(self, worker: int, copy: Message) -> None:
+    def put(self, worker: int, copy: Copy) -> None:
         """Take the update that a worker has shown; the layout fits."""
-        assert copy.mask is not None, "its blocks have been checked"
         self._group_of[worker].put(worker, copy.mask, copy.values)
 
     def attacks(self, worker: int, round: int, epoch: int) -> bool:
@@ -238,7 +240,7 @@ class Knowledge:
     def state(self) -> State:
         """Return what the coordinator said, and what the attack keeps from one round to the next."""
         groups = {f"group{number}": group.state() for number, group in enumerate(self.groups)}
-        return State(facts=self._note).having(**groups)
+        return State(facts=self._told).having(**groups)
 
     def updates_state(self) -> State:
         """Return copies of the updates that workers have shown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.messages import Flag, PartWritten, Peer
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
 
@@ -13,7 +13,7 @@ CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
 def report(snapped: Snapped, keeper: Peer = SERVER_0) -> Send:
     """Return the message that tells the keeper of checkpoints that this process's part is written."""
-    return Send(keeper, Message(Kind.PART, round=snapped.position, note={"checksum": snapped.checksum}))
+    return Send(keeper, PartWritten(position=snapped.position, checksum=snapped.checksum))
 
 
 def periodic(every: int, before: int, after: int) -> bool:
@@ -48,6 +48,10 @@ class CheckpointParts:
         if self.open is None:
             return ()
         return tuple(sorted(self._everyone - self._checksums.keys(), key=str))
+
+    def take(self, source: Peer, part: PartWritten) -> Iterator[Effect]:
+        """Note that another process has written its part."""
+        yield from self.enter(source, part.position, part.checksum)
 
     def enter(self, source: Peer, position: int, checksum: str) -> Iterator[Effect]:
         """Note that a part is written; the last one seals the checkpoint, and ends the run if it is to be suspended."""

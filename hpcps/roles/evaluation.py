@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from hpcps.numerics.layout import Allocate, Vector
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Flag, Message, Peer, Statistics
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection, wrong_size
@@ -36,10 +37,10 @@ class StatisticsInbox:
         there = self._values.get(round, {})
         return tuple(peer for peer in self._workers if peer not in there)
 
-    def put(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take a STATISTICS message; one that is unusable is recorded and left out of the mean."""
-        reason = wrong_size(message, self._size)
-        values = message.payload if message.payload is not None else np.zeros(0, np.float32)
+    def put(self, source: Peer, message: Statistics) -> Iterator[Effect]:
+        """Take the statistics of a worker; those that are unusable are recorded and left out of the mean."""
+        values = message.values
+        reason = wrong_size(values, self._size)
         if reason is None and not np.isfinite(values).all():
             reason = "its statistics are not finite"
         if reason:
@@ -147,7 +148,7 @@ class Evaluations:
             return self.client is not None
         if isinstance(event, Malformed):
             return self.owed_by(event.source, coming) is not None
-        if not self._gathers_statistics or event.message.kind is not Kind.STATISTICS:
+        if not self._gathers_statistics or not isinstance(event.message, Statistics):
             return False
         of, lacking = event.message.round, round if self._lacking is None else self._lacking.round
         return of in (lacking, round, round + 1) and event.source in self._statistics.waiting_for(of)
@@ -208,6 +209,7 @@ class Evaluations:
         if source == EVALUATOR and self.client is not None:
             yield from self.client.take(message)
             return
+        assert isinstance(message, Statistics), "the message has been taken for statistics"
         yield from self._statistics.put(source, message)
         yield from self._begin_if_ready()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Evaluate, Evaluated, Flag, Message, NoMoreModels, NotEvaluated, Peer
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.roles.checks import unwanted, wrong_size
 from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
@@ -20,9 +20,6 @@ from hpcps.training.evaluation import Evaluation
 
 _ATTEMPTS = 2
 """How often the evaluation of a model may begin, because the process that evaluates has ended."""
-
-LOST = "lost"
-"""The key of a note that says why a model could not be evaluated."""
 
 
 class EvaluatorRole(MessagingRole):
@@ -43,14 +40,14 @@ class EvaluatorRole(MessagingRole):
         self._deaths = 0  # of the process that evaluated the present model
         self._busy = self._suspended = False
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield SetDeadline((self._coordinator,), limited=False)
-            case Received(source, Message(kind=Kind.EVALUATE) as message) if source == self._coordinator:
+            case Received(source, Evaluate() as message) if source == self._coordinator:
                 yield from self._evaluate(message)
-            case Received(source, Message(kind=Kind.STOP) as message) if source == self._coordinator:
-                yield from self._stop(suspended=Flag.SUSPEND in message.flags)
+            case Received(source, NoMoreModels(flags=flags)) if source == self._coordinator:
+                yield from self._stop(suspended=Flag.SUSPEND in flags)
             case Received() | Malformed():
                 reason = unwanted(event, "the evaluator")
                 raise RunError(f"{self.peer} cannot use what {event.source} sent in round {self.round}: {reason}")
@@ -59,12 +56,12 @@ class EvaluatorRole(MessagingRole):
             case Computed("evaluate", (_, evaluation)):
                 yield from self._answer(evaluation)
 
-    def _evaluate(self, message: Message) -> Iterator[Effect]:
+    def _evaluate(self, message: Evaluate) -> Iterator[Effect]:
         """Evaluate a model."""
         size = self.evaluations.parameters
         self.round, self._busy, self._deaths = message.round, True, 0
-        if reason := wrong_size(message, size + self.evaluations.statistics):
-            raise RunError(f"{self.peer} cannot use the model of round {self.round} of {message.sender}: {reason}")
+        if reason := wrong_size(message.values, size + self.evaluations.statistics):
+            raise RunError(f"{self.peer} cannot use the model of round {self.round} of {self._coordinator}: {reason}")
         job = EvaluationJob(self.round, (), (), message.values[:size], message.values[size:])
         yield self.evaluations.evaluating(job)
 
@@ -80,7 +77,7 @@ class EvaluatorRole(MessagingRole):
             return
         self._busy = False
         reason = f"the process that evaluates ended {self._deaths} times; the last one, {died.pid}, {died.how}"
-        yield Send(self._coordinator, Message(Kind.EVALUATED, round=self.round, note={LOST: reason}))
+        yield Send(self._coordinator, NotEvaluated(round=self.round, reason=reason))
 
     def _answer(self, evaluation: Evaluation | None) -> Iterator[Effect]:
         self._busy = False
@@ -89,8 +86,8 @@ class EvaluatorRole(MessagingRole):
         elif evaluation is not None:
             yield SaveEvaluation(evaluation)
             yield Record("evaluated")
-            note = {"finite": evaluation.finite, **evaluation.fields(), **evaluation.fields_by_class()}
-            yield Send(self._coordinator, Message(Kind.EVALUATED, round=self.round, note=note))
+            found = {"finite": evaluation.finite, **evaluation.fields(), **evaluation.fields_by_class()}
+            yield Send(self._coordinator, Evaluated(round=self.round, evaluation=found))
 
     def _stop(self, *, suspended: bool) -> Iterator[Effect]:
         """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
@@ -158,7 +155,7 @@ class EvaluatorClient:
     def _message(self, buffer: int) -> Send:
         assert self._sent is not None, "there is a model to send"
         payload = self._buffers[buffer]
-        return Send(EVALUATOR, Message(Kind.EVALUATE, round=self._sent.round, payload=payload))
+        return Send(EVALUATOR, Evaluate(round=self._sent.round, values=payload))
 
     def take(self, message: Message) -> Iterator[Effect]:
         """Record an evaluation, and send the next model; end the role if it has waited for the evaluation.
@@ -167,12 +164,14 @@ class EvaluatorClient:
             RunError: the message is no answer to the model that was sent.
         """
         job, self._sent = self._sent, None
-        if message.kind is not Kind.EVALUATED or job is None or message.round != job.round:
-            raise self.unusable(f"a message {message.kind.name} of round {message.round}")
-        measured: dict[str, Any] = dict(message.note)
-        if LOST in measured:
-            yield from job.omission(measured[LOST])
+        if not isinstance(message, (Evaluated, NotEvaluated)):
+            raise self.unusable(f"a message {message.kind}")
+        if job is None or message.round != job.round:
+            raise self.unusable(f"a message {message.kind} of round {message.round}")
+        if isinstance(message, NotEvaluated):
+            yield from job.omission(message.reason)
         else:
+            measured = dict(message.evaluation)
             yield from job.records(measured, finite=measured.pop("finite"))
         yield from self.send()
         if self._ending:
@@ -195,7 +194,7 @@ class EvaluatorClient:
 
     def release(self, flags: Flag) -> Iterator[Effect]:
         """Tell the evaluator that no model follows; with `Flag.SUSPEND` it stops at once."""
-        yield Send(EVALUATOR, Message(Kind.STOP, flags=flags))
+        yield Send(EVALUATOR, NoMoreModels(flags=flags))
 
     def state(self) -> State:
         """Return the models that are not evaluated, the one that the evaluator has first."""

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Malformed, Message, Operation, Peer, Received, Reduced
+from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.received import Malformed, Operation, Received, Reduced
 from hpcps.training.evaluation import Evaluation
 
 
@@ -281,6 +282,7 @@ class Role(Protocol):
     """A role of a run."""
 
     peer: Peer
+    run_id: str
 
     @property
     def round(self) -> int:

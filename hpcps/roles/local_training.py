@@ -9,7 +9,8 @@ from typing import Protocol
 from hpcps.compression import Codec
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Abandon, Flag, Peer, StepsAnswer, WriteCheckpoint
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
@@ -29,7 +30,9 @@ from hpcps.roles.events import (
 )
 from hpcps.roles.local_steps import LocalSteps
 from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.queries import QueriedSteps
 from hpcps.roles.resources import Resources
+from hpcps.roles.sync.abandoning import AbandonableSteps
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer
@@ -145,7 +148,7 @@ class LocalTraining:
     def takes(self, event: Received | Malformed) -> bool:
         """Return whether a message decides on local steps, holds BatchNorm statistics, or came in place of some."""
         if self._steps.asks and event.source in self._steps.asks.sources and isinstance(event, Received):
-            return event.message.kind is self._steps.asks.kind
+            return isinstance(event.message, self._steps.asks.kind)
         return self._evaluations.takes(event, self.round, self._coming)
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -170,8 +173,10 @@ class LocalTraining:
                 yield from self._end_segment(time)
             case Idle() if asks:
                 yield from asks.go_on()
-            case Received(_, Message(kind=Kind.ANSWER | Kind.ABANDON) as message) if asks:
-                yield from asks.take(message)
+            case Received(_, StepsAnswer() as answer) if isinstance(asks, QueriedSteps):
+                yield from asks.take(answer)
+            case Received(_, Abandon() as closed) if isinstance(asks, AbandonableSteps):
+                yield from asks.take(closed)
             case Computed("evaluate", (job, evaluation)):
                 yield from self._evaluations.measured(job, evaluation)
             case Received(source, message):
@@ -206,8 +211,8 @@ class LocalTraining:
 
     def _adopt(self) -> ModelInbox:
         """Copy the model, plus the residual of a worker, to the base and to the network; return the inbox."""
-        self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
-        self._progress = float(self.inbox.note.get("progress", 0.0))
+        self.version, self.log_epoch = self.inbox.version, self.inbox.epoch
+        self._progress = self.inbox.progress
         self._role.see_model(self.inbox.read)
         self.inbox.read(self.base, self._role.residual)
         self._trainer.copy_from(self.base)
@@ -278,10 +283,10 @@ class LocalTraining:
         yield from self._evaluations.before_snapshot(self.flags)
         yield Snapshot(position, self._role.state(self._evaluations.last))
 
-    def take_checkpoint(self, message: Message) -> Iterator[Effect]:
+    def take_checkpoint(self, due: WriteCheckpoint) -> Iterator[Effect]:
         """Write this process's part of a checkpoint when server 0 says so, whatever the stage (asynchronous)."""
-        self.flags = message.flags
-        yield from self.snapshot(message.round)
+        self.flags = due.flags
+        yield from self.snapshot(due.position)
 
     def resume(self, round: int, evaluated: int) -> None:
         """Wait for the model that begins a round, as between two rounds; so many epochs have been evaluated."""

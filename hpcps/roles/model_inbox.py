@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from hpcps.compression import Codec
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.vectors import copy
-from hpcps.protocol.messages import Flag, Message, Peer
+from hpcps.protocol.messages import Flag, ModelPartition, ModelReply, Peer
 from hpcps.protocol.partitioning import Bounds
 from hpcps.roles.checks import wrong_size
 
@@ -22,8 +21,9 @@ class ModelInbox:
     Attributes:
         flags: the flags of all its messages.
         version: how many updates it holds (asynchronous).
-        index: the place in the servers' log of the entry that it answers (asynchronous).
-        note: the notes of all its messages.
+        position: the position in the servers' log of the entry that it answers (asynchronous).
+        epoch: the epochs that had ended, if its messages say so; else 0.
+        progress: the same as a fraction, with a policy of local steps; else 0.
         round: the round or request of the model.
     """
 
@@ -54,9 +54,9 @@ class ModelInbox:
         # Not copied: nobody changes the payloads before this process has answered.
         self._slices: list[tuple[int, int, Vector]] = []
         self.flags = Flag.NONE
-        self.version = self.index = self.round = 0
+        self.version = self.position = self.round = self.epoch = 0
+        self.progress = 0.0
         self._misses_rounds = misses_rounds
-        self.note: dict[str, Any] = {}
 
     @property
     def complete(self) -> bool:
@@ -88,54 +88,61 @@ class ModelInbox:
         """Begin to collect the next model."""
         self._came = [0] * len(self._shards)
 
-    def put(self, message: Message, round: int) -> None:
-        """Take a MODEL message.
+    def put(self, source: Peer, model: ModelPartition | ModelReply, round: int) -> None:
+        """Take the next slice of a server.
 
         Args:
-            message: the message.
+            source: the server.
+            model: the slice.
             round: the round that begins with the model, or the number of the request that it answers.
 
         Raises:
-            RunError: if it is not the next slice of its server, or of another version than the slices before.
+            RunError: it is not the next slice of its server, or is of another version than the slices before.
         """
-        shard = message.sender.index
-        fresh, values = not any(self._came), message.values
-        reason: str | None
-        if self._misses_rounds and message.round > round:
-            round = message.round if fresh else self.round
-        if message.round != round or message.shard != shard or message.partition != self._owed(shard):
-            part = f"partition {message.partition} of " if message.partition else ""
-            reason = f"it is {part}shard {message.shard} of round {message.round}, and round {round} begins"
-        elif not fresh and (message.index, message.version) != (self.index, self.version):
-            reason = f"it is version {message.version}, and other shards are version {self.version}"
-        elif Flag.DIFFERENCE in message.flags and round > self.round + 1:
+        shard, fresh = source.index, not any(self._came)
+        if isinstance(model, ModelPartition):
+            of, partition, place = model.round, model.partition, (0, 0)
+        else:
+            of, partition, place = model.request, 0, (model.position, model.version)
+        values, reason = model.values, None
+        if self._misses_rounds and of > round:
+            round = of if fresh else self.round
+        if of != round or model.shard != shard or partition != self._owed(shard):
+            part = f"partition {partition} of " if partition else ""
+            reason = f"it is {part}shard {model.shard} of round {of}, and round {round} begins"
+        elif not fresh and place != (self.position, self.version):
+            reason = f"it is version {place[1]}, and other shards are version {self.version}"
+        elif Flag.DIFFERENCE in model.flags and round > self.round + 1:
             reason = f"it is the difference to a model of round {round - 1}, and this role has that of {self.round}"
         else:
-            start, stop = self._shards[shard][message.partition]
-            values, reason = self._values(message, start, stop)
+            start, stop = self._shards[shard][partition]
+            values, reason = self._values(model.values, start, stop, is_difference=Flag.DIFFERENCE in model.flags)
         if reason:
-            raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
+            raise RunError(f"{self._owner} cannot use the model that {source} sent: {reason}")
         if fresh:
             self._slices.clear()
+            self.flags, self.epoch, self.progress = Flag.NONE, 0, 0.0
         self._slices.append((start, stop, values))
-        self.flags = message.flags if fresh else self.flags | message.flags
-        self.note = message.note if fresh else self.note | message.note
-        self.index, self.version, self.round = message.index, message.version, message.round
+        self.flags |= model.flags
+        self.epoch = self.epoch if model.epoch is None else model.epoch
+        if isinstance(model, ModelPartition) and model.progress is not None:
+            self.progress = model.progress
+        self.round, (self.position, self.version) = of, place
         self._came[shard] += 1
 
-    def _values(self, message: Message, start: int, stop: int) -> tuple[Vector, str | None]:
-        """Return the slice of the model in a message, and what is wrong with it; None if nothing is."""
+    def _values(self, values: Vector, start: int, stop: int, *, is_difference: bool) -> tuple[Vector, str | None]:
+        """Return a slice of the model from its payload, and what is wrong with it; None if nothing is."""
         if (codec := self._codec) is None:
-            return message.values, wrong_size(message, stop - start)
+            return values, wrong_size(values, stop - start)
         held = self._held[start:stop]
-        if Flag.DIFFERENCE not in message.flags:
-            reason = wrong_size(message, stop - start)
-            held[:] = 0 if reason else message.values
+        if not is_difference:
+            reason = wrong_size(values, stop - start)
+            held[:] = 0 if reason else values
             return held, reason
         part = self._layout.restrict(start, stop)
         try:
             whole, first = np.ones(len(part.blocks), np.bool_), self._layout.first_in(start)
-            codec.decode_difference(part, first, whole, message.values, held)
+            codec.decode_difference(part, first, whole, values, held)
         except ValueError as error:
             return held, str(error)
         return held, None

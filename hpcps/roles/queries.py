@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import isfinite
 
-from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.policies import Policy
 from hpcps.policies.local_steps import StateServer
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Peer, StepsAnswer, StepsQuery
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluation import Continuation
@@ -27,11 +26,11 @@ class QueriedSteps:
 
     Attributes:
         sources: the roles whose answers it takes.
-        kind: the kind of their messages.
+        kind: the class of their messages.
         steps: the local steps of the round so far.
     """
 
-    sources, kind = (STATE_SERVER,), Kind.ANSWER
+    sources, kind = (STATE_SERVER,), StepsAnswer
 
     def __init__(self, peer: Peer, policy: Policy, train: Callable[[int], Compute], after_steps: Continuation) -> None:
         """Prepare the local steps of one role.
@@ -56,33 +55,25 @@ class QueriedSteps:
         """Begin a round."""
         self._round, self.steps, self._seconds = round, 0, 0.0
         self._allowed, self._waiting, self._over = 1, False, False
-        yield self._query({"k": 0})
+        yield self._query(0)
         yield self._train(1)
 
     def stepped(self, steps: int, seconds: float) -> Iterator[Effect]:
         """Note steps that took so many seconds in all; ask whether to go on."""
         self.steps += steps
         self._seconds += seconds
-        yield self._query({"k": self.steps, "c": seconds / steps})
+        yield self._query(self.steps, seconds / steps)
         if self._over or self._policy.waits or self.steps >= self._allowed:
             yield from self.go_on()
         else:  # an answer that has come may allow other steps
             yield Drain()
 
-    def take(self, message: Message) -> Iterator[Effect]:
-        """Take the answer to a query; one that comes after the steps of its round has no effect.
-
-        Raises:
-            RunError: it does not say how many steps to take.
-        """
-        k, steps = message.note.get("k"), message.note.get("steps")
-        if not (isinstance(k, int) and isinstance(steps, int)):
-            what = f"what {STATE_SERVER} sent in round {message.round}: it does not say how many steps to take"
-            raise RunError(f"{self._peer} cannot use {what}")
-        if message.round != self._round:
+    def take(self, answer: StepsAnswer) -> Iterator[Effect]:
+        """Take the answer to a query; one that comes after the steps of its round has no effect."""
+        if answer.round != self._round:
             return
-        self._over = self._over or steps <= 0
-        self._allowed = k + steps
+        self._over = self._over or answer.steps <= 0
+        self._allowed = answer.k + answer.steps
         if self._waiting:
             yield from self.go_on()
 
@@ -99,8 +90,8 @@ class QueriedSteps:
             self._waiting = True
             yield SetDeadline((STATE_SERVER,))
 
-    def _query(self, note: dict[str, float]) -> Send:
-        return Send(STATE_SERVER, Message(Kind.QUERY, round=self._round, note=note))
+    def _query(self, k: int, c: float | None = None) -> Send:
+        return Send(STATE_SERVER, StepsQuery(round=self._round, k=k, c=c))
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the record of the round."""
@@ -136,27 +127,27 @@ class QueryAnswers:
         """Return the number of epochs that have ended."""
         return min(self._epochs, self._states.steps // (self._workers * steps_per_epoch))
 
-    def query(self, source: Peer, message: Message, round: int, now: float) -> Iterator[Effect]:
+    def query(self, source: Peer, query: StepsQuery, round: int, now: float) -> Iterator[Effect]:
         """Take a query and answer it; one that cannot be used is recorded, and its sender told to send its update.
 
         Args:
             source: its sender.
-            message: the query.
+            query: the query.
             round: the round of the server.
             now: when it came, on the clock of this process.
         """
-        k, seconds = message.note.get("k"), message.note.get("c", 0.0)
-        if not isinstance(k, int) or not 0 <= k <= self._most:
+        k, seconds = query.k, query.c or 0.0
+        if not 0 <= k <= self._most:
             yield from self.excuse(source, f"its k is {k!r}", round)
-        elif not isinstance(seconds, (int, float)) or not isfinite(seconds) or seconds < 0:
+        elif not isfinite(seconds) or seconds < 0:
             yield from self.excuse(source, f"its c is {seconds!r}", round)
-        elif message.round > round:
-            yield from self.excuse(source, f"it is of round {message.round}", message.round)
+        elif query.round > round:
+            yield from self.excuse(source, f"it is of round {query.round}", query.round)
         elif k == 0:
-            self._states.begin(self._row[source], message.round, now)
+            self._states.begin(self._row[source], query.round, now)
         else:
-            further = self._states.report(self._row[source], message.round, k, float(seconds), now)
-            yield self._answer(source, message.round, k, further)
+            further = self._states.report(self._row[source], query.round, k, seconds, now)
+            yield self._answer(source, query.round, k, further)
         if self._recorded is None or now - self._recorded >= _PERIOD:
             self._recorded = now
             yield Record("local_steps", self._progress())
@@ -171,7 +162,7 @@ class QueryAnswers:
         yield self._answer(source, round, 0, self._states.excuse(self._row[source]))
 
     def _answer(self, to: Peer, round: int, k: int, steps: int) -> Send:
-        return Send(to, Message(Kind.ANSWER, round=round, note={"k": k, "steps": steps}))
+        return Send(to, StepsAnswer(round=round, k=k, steps=steps))
 
     def round_fields(self, steps_per_epoch: int) -> dict[str, object]:
         """Return the fields of the record of a round."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Malformed, Peer, Received
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import CheckpointParts, periodic
 from hpcps.roles.checks import rejection
@@ -42,7 +43,7 @@ class SingleProcess:
     def __init__(self, peer: Peer, run: Run, trainer: Trainer) -> None:
         self.peer = peer
         self.round = 0
-        self._run = run
+        self._run, self.run_id = run, run.id
         self._trainer = trainer
         self._last = run.train.epochs * trainer.steps_per_epoch
         self._seen: list[Progress] = []

@@ -11,7 +11,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.vectors import on_host
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Description, InitialModel, Peer, Statistics
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Effect, Send
@@ -87,18 +87,17 @@ class TrainingRole(MessagingRole):
         if self.peer.role == "validator":
             # A step that a validator took before is part of the initial model; a worker's step is not.
             self._trainer.copy_to(training.base)
-        note = {
-            "layout": layout.to_json(),
-            "steps_per_epoch": self._trainer.steps_per_epoch,
-            "statistics": statistics,
-        }
+        table, steps = layout.to_json(), self._trainer.steps_per_epoch
         for adversary in roster.adversaries():
-            yield Send(adversary, Message(Kind.INIT, note=note))
+            yield Send(adversary, Description(layout=table, steps_per_epoch=steps, statistics=statistics))
         shards = shards_of(self._run, layout)
         for server in roster.all_servers():
             start, stop = shards[server.index]
-            payload = training.base[start:stop]
-            yield Send(server, Message(Kind.INIT, shard=server.index, note=note, payload=payload))
+            initial = InitialModel(
+                shard=server.index, layout=table, steps_per_epoch=steps, statistics=statistics,
+                values=training.base[start:stop],
+            )  # fmt: skip
+            yield Send(server, initial)
 
     @abstractmethod
     def take_steps(self, steps: int) -> Progress:
@@ -134,7 +133,7 @@ class TrainingRole(MessagingRole):
         """Send a worker's BatchNorm statistics to the coordinator, which averages them."""
         training = self._training
         if self.peer.role == "worker" and not training.is_coordinator:
-            message = Message(Kind.STATISTICS, round=self.round, payload=self._trainer.statistics)
+            message = Statistics(round=self.round, values=self._trainer.statistics)
             yield Send(Roster.of(self._run).coordinator, message)
 
     def fields_of_evaluation(self) -> dict[str, object]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from hpcps.compression import Codec
-from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import Kept, State
-from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds, Partition
 from hpcps.roles.checks import wrong_blocks, wrong_mask
 from hpcps.spec.schema import Run
@@ -41,21 +41,28 @@ class UpdateDecoder:
         self._codec, self._first_block, self._size, self._resumes = codec, first_block, size, resumes
         self._estimates: dict[Peer, Vector] = {}
 
-    def __call__(self, message: Message, partition: Partition) -> tuple[Vector, str | None]:
-        """Return the values of a partition, one block after another, and what is wrong with it; None if nothing is."""
-        layout, codec, mask, words = partition.layout, self._codec, message.mask, message.values
+    def __call__(self, sender: Peer, mask: Mask, words: Vector, partition: Partition) -> tuple[Vector, str | None]:
+        """Return the values of a partition, one block after another, and what is wrong with it; None if nothing is.
+
+        Args:
+            sender: the worker.
+            mask: the blocks that it sends `[B]`.
+            words: these blocks, or what the compressor made of them.
+            partition: the partition.
+        """
+        layout, codec = partition.layout, self._codec
         if codec is None:
-            return words, wrong_blocks(message, layout)
-        reason = wrong_mask(message, layout)
-        if mask is None or reason:
+            return words, wrong_blocks(mask, words, layout)
+        reason = wrong_mask(mask, layout)
+        if reason or not mask.size:
             return words, reason
         first = self._first_block + partition.blocks.start
         try:
             if not codec.estimates:
                 return codec.decode(layout, first, mask, words), None
-            if message.sender not in self._estimates:
-                self._estimates[message.sender] = np.zeros(self._size, np.float32)
-            estimate = self._estimates[message.sender][partition.columns]
+            if sender not in self._estimates:
+                self._estimates[sender] = np.zeros(self._size, np.float32)
+            estimate = self._estimates[sender][partition.columns]
             return codec.decode_difference(layout, first, mask, words, estimate), None
         except ValueError as error:
             return words, str(error)

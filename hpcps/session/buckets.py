@@ -19,7 +19,7 @@ from hpcps.numerics.kernels import enough
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import average
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Peer
 from hpcps.roles.combiner_state import RuleState
 from hpcps.rules.base import combine_received
 from hpcps.rules.context import NO_CONTEXT, Context
@@ -100,21 +100,9 @@ def span(first: int, stop: int) -> int:
     return (1 << stop) - (1 << first)
 
 
-def message_about(
-    kind: Kind, sender: Peer, bucket: int, first: int, stop: int, payload: Vector | None = None, **note: object
-) -> Message:
-    """Return a message about a span of slots of a bucket."""
-    mask = _all_of(stop - first)
-    return Message(kind, sender, ID, 0, index=bucket, partition=first, mask=mask, note=note, payload=payload)
-
-
-def span_of(message: Message) -> tuple[int, int]:
-    """Return the span, as (first, stop), that a message is about."""
-    return message.partition, message.partition + (0 if message.mask is None else len(message.mask))
-
-
 @lru_cache
-def _all_of(slots: int) -> Mask:
+def all_of(slots: int) -> Mask:
+    """Return the mask of so many slots, all of them set."""
     return np.ones(slots, np.bool_)
 
 

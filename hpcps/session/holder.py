@@ -11,9 +11,9 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Allocate, Vector
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Declare, Given, Message, Missing, Peer, TensorResult, TensorUpdate, WhoIsMissing
 from hpcps.roles.events import Now, Send
-from hpcps.session.buckets import Bucket, message_about, span, span_of, spans
+from hpcps.session.buckets import Bucket, all_of, span, spans
 from hpcps.session.elements import add
 from hpcps.session.reduction import ACCUMULATE, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
@@ -82,14 +82,14 @@ class _Collected:
         """Note the blocks of a slot that a worker does not have."""
         self._absent[slot].append(set(blocks))
 
-    def unused(self, first: int, stop: int) -> list[tuple[int, list[int]]]:
+    def unused(self, first: int, stop: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return the blocks that no worker has, of each slot of a span that is combined and has some; forget them."""
         found = []
         for slot in range(first, stop) if self._absent else ():
             absent = self._absent.pop(slot, [])
             if len(absent) == len(self._sent) and (blocks := set.intersection(*absent)):
-                found.append((slot, sorted(blocks)))
-        return found
+                found.append((slot, tuple(sorted(blocks))))
+        return tuple(found)
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
         """Take a span of a worker, and return the spans that all workers have sent."""
@@ -191,19 +191,18 @@ class Holder:
         Raises:
             RunError: the session cannot go on.
         """
-        match message.kind:
-            case Kind.DECLARE:
-                self._declare(source, Declaration.from_note(message.note))
-            case Kind.UPDATE | Kind.ABSENT:
+        match message:
+            case Declare():
+                self._declare(source, Declaration.from_note(message.declaration))
+            case Given():
                 yield from self._collect(source, message)
-            case Kind.QUERY:
-                found = self._collected.get(message.index)
-                waits = found is not None and not found.stored >> message.partition & 1
-                names = [str(peer) for peer in found.waiting_for(message.partition)] if found and waits else []
-                about = message.index, *span_of(message)
-                yield Send(source, message_about(Kind.ANSWER, self.peer, *about, waiting_for=names))
+            case WhoIsMissing(bucket=bucket, first=slot, slots=slots):
+                found = self._collected.get(bucket)
+                waits = found is not None and not found.stored >> slot & 1
+                names = tuple(str(peer) for peer in found.waiting_for(slot)) if found and waits else ()
+                yield Send(source, Missing(bucket=bucket, first=slot, slots=slots, waiting_for=names))
             case _:
-                raise RunError(f"{self.peer} gets no {message.kind.name} from {source}")
+                raise RunError(f"{self.peer} gets no {message.kind} from {source}")
 
     def leave(self, worker: Peer, why: str) -> None:
         """Note that a worker has left; `why` ends the sentence that begins with its name.
@@ -235,16 +234,16 @@ class Holder:
                     self._collected[declaration.bucket] = _Collected(part, self._workers, self._allocate)
                 self._collected[declaration.bucket].bucket.add(part)
 
-    def _collect(self, source: Peer, message: Message) -> Iterator[Send | Now]:
+    def _collect(self, source: Peer, message: Given) -> Iterator[Send | Now]:
         if self._disputed:
             return
-        collected = self._collected[message.index]
-        first, end = span_of(message)
-        payload = None if message.kind is Kind.ABSENT else message.values
+        collected = self._collected[message.bucket]
+        first, end = message.bounds
+        payload = message.values if isinstance(message, TensorUpdate) else None
         slots, edges = span(first, end), collected.bucket.edges
-        for slot, call in message.note.get("calls", ()):
+        for slot, call in message.calls:
             collected.check_call(source, slot, call)
-        for slot, blocks in message.note.get("absent", ()):
+        for slot, blocks in message.unused:
             collected.note_absent(slot, blocks)
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in spans(found):
@@ -254,7 +253,8 @@ class Holder:
                 if stored:
                     weights, answer = collected.weights(source, low, stop, self._allocate)
                     yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)
-                    yield Send(source, message_about(Kind.COMBINED, self.peer, message.index, low, stop, answer))
+                    slots_of = all_of(stop - low)
+                    yield Send(source, TensorResult(bucket=message.bucket, first=low, slots=slots_of, values=answer))
                 else:
                     yield from self._combine(source, collected, low, stop, part)
         self._check(collected)
@@ -277,9 +277,10 @@ class Holder:
                     collected.store(low, stop)
                 results = collected.bucket.results
                 words = out if results is None else results.encode(out, self._allocate)
-                unused = collected.unused(low, stop)
-                note = {"absent": unused} if unused else {}
-                combined = message_about(Kind.COMBINED, self.peer, collected.bucket.number, low, stop, words, **note)
+                combined = TensorResult(
+                    bucket=collected.bucket.number, first=low, slots=all_of(stop - low),
+                    unused=collected.unused(low, stop), values=words,
+                )  # fmt: skip
                 for worker in self._workers:
                     if worker not in self._left:
                         yield Send(worker, combined)

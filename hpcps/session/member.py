@@ -9,7 +9,20 @@ from typing import Any
 
 from hpcps.errors import HpcpsError, RunError, message_of, text_of
 from hpcps.numerics.layout import Allocate
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import (
+    Abort,
+    Alive,
+    AskAlive,
+    Failed,
+    Leave,
+    Message,
+    Missing,
+    Peer,
+    TensorResult,
+    TensorUpdate,
+)
+from hpcps.protocol.received import Malformed, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import ID
 from hpcps.session.holder import Holder
@@ -103,6 +116,7 @@ class Member:
         self._began: float | None = None
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
+        self._sent: Envelope | None = None
         self._queue: deque[TensorExchange] = deque()
         self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
@@ -200,13 +214,14 @@ class Member:
                 self._take(self.peer, self._own.popleft())
                 return True
             arrival = self._transport.receive()
-            if isinstance(arrival, Received):
+            event = arrival.opened(ID) if isinstance(arrival, Delivered) else arrival
+            if isinstance(event, Received):
                 if self.trace is not None:
-                    self.trace.took(arrival)
-                self._take(arrival.source, arrival.message)
-            elif isinstance(arrival, Malformed):
-                raise RunError(f"{self.peer} cannot read a message of {arrival.source}: {arrival.reason}")
-            return arrival is not None
+                    self.trace.took(event)
+                self._take(event.source, event.message)
+            elif isinstance(event, Malformed):
+                raise RunError(f"{self.peer} cannot read a message of {event.source}: {event.reason}")
+            return event is not None
         except Exception as error:
             self.fail(error)
             return True
@@ -247,7 +262,7 @@ class Member:
                 )
         if now - self._called > _ASK_EVERY:
             self._called = now
-            self._carry_out(Send(peer, Message(Kind.ALIVE, self.peer, ID, 0)) for peer in waiting_for)
+            self._carry_out(Send(peer, AskAlive()) for peer in waiting_for)
 
     def _ask(self, participant: Participant, now: float) -> None:
         """Ask for whom exchanges wait that have taken long, and note the first that has taken very long.
@@ -282,14 +297,13 @@ class Member:
         known = error if isinstance(error, HpcpsError) else RunError(f"{self.peer}: {text_of(error)}")
         self.error = known
         if tell:
-            self._tell(Message(Kind.ABORT, self.peer, ID, 0, note={"reason": f"{prefix}{message_of(known)}"}))
+            self._tell(Abort(reason=f"{prefix}{message_of(known)}"))
         if self.participant is not None:
             self.participant.fail(known)
 
     def leave(self, error: str = "") -> None:
         """Tell the others that this process ends; `error` says why it failed."""
-        note = {"error": error} if error else {"steps": self.steps, "updates": self.updates}
-        self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note=note))
+        self._tell(Failed(error=error) if error else Leave(steps=self.steps, updates=self.updates))
         if not error:
             self._silence = dict.fromkeys((peer for peer in self._world if peer != self.peer), 0.0)
 
@@ -330,30 +344,28 @@ class Member:
     def _take(self, source: Peer, message: Message) -> None:
         if source in self._silence:
             self._silence[source] = 0.0
-        match message.kind:
-            case Kind.COMBINED | Kind.ANSWER if self.participant is not None and self.error is None:
-                if self.trace is not None and message.kind is Kind.COMBINED:
-                    self.trace.pulled(source, message.partition, self.participant.exchanges_of(source, message))
+        match message:
+            case TensorResult() | Missing() if self.participant is not None and self.error is None:
+                if self.trace is not None and isinstance(message, TensorResult):
+                    self.trace.pulled(source, message.first, self.participant.exchanges_of(source, message))
                 self.participant.take(source, message)
                 if self._began is not None and not self.participant.open:
                     self.in_flight += time.monotonic() - self._began
                     self._began = None
-            case Kind.ABORT:
-                self.fail(RunError(str(message.note["reason"])), tell=False)
-            case Kind.LEAVE:
-                error = message.note.get("error")
-                if source.role == "server" and not error:
-                    # All workers have left it; their own messages to this process may come later.
-                    self.gone[source] = "has ended"
-                    return
-                if not error:
-                    self._steps_of[source] = message.note["steps"]
-                    self._updates_of[source] = message.note["updates"]
-                ended = f"{_ENDED} after {self._steps_of.get(source, 0)} steps"
-                self._note(source, f"has failed: {error}" if error else ended)
-            case Kind.ALIVE:
-                if not message.flags & Flag.LAST:
-                    self._carry_out([Send(source, Message(Kind.ALIVE, self.peer, ID, 0, flags=Flag.LAST))])
+            case Abort(reason=reason):
+                self.fail(RunError(reason), tell=False)
+            case Failed(error=error):
+                self._note(source, f"has failed: {error}")
+            case Leave() if source.role == "server":
+                # All workers have left it; their own messages to this process may come later.
+                self.gone[source] = "has ended"
+            case Leave(steps=steps, updates=updates):
+                self._steps_of[source], self._updates_of[source] = steps, updates
+                self._note(source, f"{_ENDED} after {steps} steps")
+            case AskAlive():
+                self._carry_out([Send(source, Alive())])
+            case Alive():
+                pass  # `_silence` is noted already
             case _ if self.error is None:
                 self._carry_out(self._holder.take(source, message))
 
@@ -382,14 +394,20 @@ class Member:
             elif effect.to == self.peer:
                 self._own.append(effect.message)
             else:
-                self._transport.send(effect.to, effect.message)
+                self._transport.send(effect.to, self._enclosed(effect.message))
             if self.trace is None:
                 continue
             if isinstance(effect, Now) or effect.to != self.peer:
                 self.trace.carried_out(effect, began)
-            if isinstance(effect, Send) and effect.message.kind is Kind.UPDATE and self.participant is not None:
+            if isinstance(effect, Send) and isinstance(effect.message, TensorUpdate) and self.participant is not None:
                 exchanges = self.participant.exchanges_of(effect.to, effect.message)
-                self.trace.pushed(effect.to, effect.message.partition, exchanges)
+                self.trace.pushed(effect.to, effect.message.first, exchanges)
+
+    def _enclosed(self, message: Message) -> Envelope:
+        """Return the envelope of a message; all its receivers share one, and so the encoded header."""
+        if self._sent is None or self._sent.message is not message:
+            self._sent = Envelope(self.peer, ID, message)
+        return self._sent
 
     def _tell(self, message: Message) -> None:
         # One that has left also waits for the others to leave.

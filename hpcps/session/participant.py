@@ -13,9 +13,19 @@ import numpy as np
 
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import (
+    Declare,
+    Given,
+    Missing,
+    NoTensors,
+    Peer,
+    Span,
+    TensorResult,
+    TensorUpdate,
+    WhoIsMissing,
+)
 from hpcps.roles.events import Send
-from hpcps.session.buckets import ID, Bucket, Placement, message_about, span_of, spans
+from hpcps.session.buckets import Bucket, Placement, all_of, spans
 from hpcps.session.elements import Bytes
 from hpcps.session.reduction import compresses, is_whole, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
@@ -86,17 +96,27 @@ class _Sender:
         if exchange.absent:
             self.absent[slot] = exchange.absent
 
-    def send(self) -> Iterator[tuple[Kind, int, int, Vector | None]]:
-        """Copy the sources that have begun; return kind, first slot, stop and words of each message."""
+    def send(self) -> Iterator[Given]:
+        """Copy the sources that have begun; return the messages."""
         begun, self.begun = self.begun, {}
         given = {slot: source for slot, source in begun.items() if source is not None}
         self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
         for first, stop in _spans_of(given):
             words = self._values[self.bucket.words(first, stop)]
             codec = self.bucket.codec
-            yield Kind.UPDATE, first, stop, words if codec is None else codec.encode(words, self._allocate)
+            values = words if codec is None else codec.encode(words, self._allocate)
+            yield TensorUpdate(**self._about(first, stop), values=values)
         for first, stop in _spans_of(begun.keys() - given.keys()):
-            yield Kind.ABSENT, first, stop, None
+            yield NoTensors(**self._about(first, stop))
+        self.calls.clear()
+        self.absent.clear()
+
+    def _about(self, first: int, stop: int) -> dict[str, Any]:
+        """Return the fields of a message about a span."""
+        calls = tuple(each for each in self.calls.items() if first <= each[0] < stop) if self.calls else ()
+        unused = tuple(each for each in self.absent.items() if first <= each[0] < stop) if self.absent else ()
+        bucket, slots = self.bucket.number, all_of(stop - first)
+        return {"bucket": bucket, "first": first, "slots": slots, "calls": calls, "unused": unused}
 
     def take(self, first: int, stop: int, words: Vector) -> list[TensorExchange]:
         """Give the results of a span to its exchanges, and return these.
@@ -203,8 +223,7 @@ class Participant:
         tensor = self._tensors[given.name] = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:
             self._place(part)
-        note = declaration.to_note()
-        message = Message(Kind.DECLARE, self.peer, ID, 0, index=declaration.key, note=note)
+        message = Declare(key=declaration.key, declaration=declaration.to_note())
         # The first holder gets every declaration, see `Holder`.
         holders = dict.fromkeys((self._holders[0], *(part.holder for part in tensor.parts)))
         return tensor, [Send(holder, message) for holder in holders]
@@ -233,29 +252,22 @@ class Participant:
             yield from self._send(sender)
 
     def _send(self, sender: _Sender) -> Iterator[Send]:
-        calls, sender.calls = sender.calls, {}
-        absent, sender.absent = sender.absent, {}
-        for kind, first, stop, words in sender.send():
-            note: dict[str, Any] = {}
-            if calls:
-                note["calls"] = [each for each in calls.items() if first <= each[0] < stop]
-            if absent:
-                note["absent"] = [each for each in absent.items() if first <= each[0] < stop]
-            yield Send(sender.holder, message_about(kind, self.peer, sender.bucket.number, first, stop, words, **note))
+        for message in sender.send():
+            yield Send(sender.holder, message)
 
-    def take(self, source: Peer, message: Message) -> None:
+    def take(self, source: Peer, message: TensorResult | Missing) -> None:
         """Take a result, or an answer of a holder.
 
         Raises:
             RunError: the result is not due.
         """
-        sender, (first, stop) = self._senders[message.index, source], span_of(message)
-        if message.kind is Kind.ANSWER:
+        sender, (first, stop) = self._senders[message.bucket, source], message.bounds
+        if isinstance(message, Missing):
             asked = sender.exchanges[first]
             if asked is not None:
-                asked.waiting_for = tuple(map(str, message.note["waiting_for"]))
+                asked.waiting_for = message.waiting_for
             return
-        for slot, blocks in message.note.get("absent", ()):
+        for slot, blocks in message.unused:
             if (exchange := sender.exchanges[slot]) is not None:
                 exchange.unused = blocks
         for exchange in sender.take(first, stop, message.values):
@@ -266,9 +278,9 @@ class Participant:
         both = [(part, self._sender[part]) for part in exchange.tensor.parts]
         return [(part, sender) for part, sender in both if sender.exchanges[part.slot] is exchange]
 
-    def exchanges_of(self, holder: Peer, message: Message) -> list[TensorExchange]:
+    def exchanges_of(self, holder: Peer, message: Span) -> list[TensorExchange]:
         """Return the exchanges of a message to or from a holder."""
-        found = self._senders[message.index, holder].exchanges[slice(*span_of(message))]
+        found = self._senders[message.bucket, holder].exchanges[slice(*message.bounds)]
         return [exchange for exchange in found if exchange is not None]
 
     def missing(self, exchange: TensorExchange) -> list[Peer]:
@@ -278,8 +290,7 @@ class Participant:
     def query(self, exchange: TensorExchange) -> Iterator[Send]:
         """Ask the holders for whom an exchange waits."""
         for part, sender in self._unfinished(exchange):
-            question = message_about(Kind.QUERY, self.peer, sender.bucket.number, part.slot, part.slot + 1)
-            yield Send(part.holder, question)
+            yield Send(part.holder, WhoIsMissing(bucket=sender.bucket.number, first=part.slot, slots=all_of(1)))
 
     def fail(self, error: BaseException) -> None:
         """End all exchanges without a result."""

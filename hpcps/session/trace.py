@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hpcps.protocol.messages import Peer, Received
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Received
 from hpcps.records.files import write_whole
 from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import Now, Send

@@ -9,7 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hpcps.protocol.messages import Malformed, Message, Operation, Peer, Received, Reduced
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed, Operation, Reduced
 
 
 @dataclass
@@ -37,14 +39,14 @@ class MessageTransport(ABC):
     traffic: Traffic
 
     @abstractmethod
-    def send(self, to: Peer, message: Message) -> None:
+    def send(self, to: Peer, envelope: Envelope) -> None:
         """Start sending; the payload must not change until its receiver has answered (if it never does, never).
 
         Messages from one sender to one receiver arrive in the order in which they were sent.
         """
 
     @abstractmethod
-    def receive(self) -> Received | Malformed | Reduced | None:
+    def receive(self) -> Delivered | Malformed | Reduced | None:
         """Advance pending transfers and return a message that has arrived, or None.
 
         The payload of the message is valid until this process answers the sender; see `Message`.

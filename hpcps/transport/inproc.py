@@ -10,7 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
+from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed, Operation, Reduced
 from hpcps.spec.transport import Transport
 from hpcps.transport.base import CollectiveTransport, Traffic
 
@@ -72,10 +74,10 @@ class InprocTransport(CollectiveTransport):
         self._carry = carry
         self.traffic = Traffic(scale=scale)
 
-    def send(self, to: Peer, message: Message) -> None:
-        header = message.header()
-        payload = None if message.payload is None or not message.payload.size else message.payload.tobytes()
-        size = self.traffic.size(header, message.payload_bytes)
+    def send(self, to: Peer, envelope: Envelope) -> None:
+        header = envelope.header
+        payload = None if envelope.payload is None or not envelope.payload.size else envelope.payload.tobytes()
+        size = self.traffic.size(header, envelope.payload_bytes)
         self._carry(self._owner, to, size, partial(self._boxes[to].append, (self._owner, header, payload)))
         self.traffic.sent += size
 
@@ -94,7 +96,7 @@ class InprocTransport(CollectiveTransport):
             array[...] = result
             self._boxes[peer].append(Reduced(array))
 
-    def receive_from(self, source: Peer) -> Received | Malformed | Reduced | None:
+    def receive_from(self, source: Peer) -> Delivered | Malformed | Reduced | None:
         """Return the first message that has arrived from one sender, or None; those of others stay."""
         box = self._boxes[self._owner]
         packet = next((packet for packet in box if not isinstance(packet, Reduced) and packet[0] == source), None)
@@ -109,7 +111,7 @@ class InprocTransport(CollectiveTransport):
         """Whether a message waits here."""
         return bool(self._boxes[self._owner])
 
-    def receive(self) -> Received | Malformed | Reduced | None:
+    def receive(self) -> Delivered | Malformed | Reduced | None:
         if not self._boxes[self._owner]:
             return None
         packet = self._boxes[self._owner].popleft()
@@ -120,6 +122,6 @@ class InprocTransport(CollectiveTransport):
         self.traffic.received += self.traffic.size(header, len(payload) if payload else 0)
         try:
             values = None if payload is None else np.frombuffer(payload, np.float32)
-            return Received(source, Message.decode(header, values))
+            return Delivered(source, Envelope.decode(header, values))
         except MalformedMessageError as error:
             return Malformed(source, str(error))

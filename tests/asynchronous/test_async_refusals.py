@@ -5,41 +5,52 @@ from functools import partial
 
 import numpy as np
 import pytest
-from toy_trainers import Endpoint, Quadratic, Tampering, everyone, play, send_raw, spec
+from toy_trainers import Endpoint, Quadratic, Tampering, changed, everyone, play, send_raw, spec
 
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import ModelReply, Peer, RunEnds, Statistics, UpdateEntry, UpdateRequest
 
 LAYOUT = Layout.of([(f"b{b}", (8,)) for b in range(6)])
 SENDER = Peer("worker", 1)
 
 
 def is_update(message):
-    return message.kind is Kind.UPDATE
+    return isinstance(message, (UpdateRequest, UpdateEntry))
 
 
 raw = partial(send_raw, SENDER)
 
 
+def number_of(envelope):
+    """Return the number of an update, with the name of its field."""
+    message = envelope.message
+    return ("request", message.request) if isinstance(message, UpdateRequest) else ("number", message.number)
+
+
+def numbered(envelope, further):
+    name, number = number_of(envelope)
+    return changed(envelope, **{name: number + further})
+
+
 TAMPERINGS = {
-    "nan": lambda t, to, m: t.send(to, replace(m, payload=np.full_like(m.payload, np.nan))),
+    "nan": lambda t, to, m: t.send(to, changed(m, values=np.full_like(m.payload, np.nan))),
     "garbage": lambda t, to, m: raw(t, to, b"garbage"),
     "empty": lambda t, to, m: raw(t, to, b""),
-    "short payload": lambda t, to, m: t.send(to, replace(m, payload=m.payload[:-1])),
-    "no payload": lambda t, to, m: t.send(to, replace(m, payload=None)),
-    "payload of another size than announced": lambda t, to, m: raw(t, to, m.header(), m.payload[:-1]),
-    "wrong mask": lambda t, to, m: t.send(to, replace(m, mask=np.ones(9, np.bool_))),
-    "no mask": lambda t, to, m: t.send(to, replace(m, mask=None)),
+    "short payload": lambda t, to, m: t.send(to, changed(m, values=m.payload[:-1])),
+    "no payload": lambda t, to, m: t.send(to, changed(m, values=m.payload[:0])),
+    "payload of another size than announced": lambda t, to, m: raw(t, to, m.header, m.payload[:-1]),
+    "wrong mask": lambda t, to, m: t.send(to, changed(m, mask=np.ones(9, np.bool_))),
+    "no mask": lambda t, to, m: t.send(to, changed(m, mask=np.ones(0, np.bool_))),
     "another's name": lambda t, to, m: t.send(to, replace(m, sender=Peer("worker", 0))),
     "another run": lambda t, to, m: t.send(to, replace(m, run="other")),
-    "a request to come": lambda t, to, m: t.send(to, replace(m, round=m.round + 5)),
-    "a version to come": lambda t, to, m: t.send(to, replace(m, version=m.version + 50)),
-    "a rate in words": lambda t, to, m: t.send(to, replace(m, note={**m.note, "rate": "high"})),
-    "a rate that is not finite": lambda t, to, m: t.send(to, replace(m, note={**m.note, "rate": np.nan})),
-    "another kind": lambda t, to, m: t.send(to, replace(m, kind=Kind.COMBINED)),
-    "the end": lambda t, to, m: t.send(to, replace(m, kind=Kind.STOP)),
-    "twice": lambda t, to, m: (t.send(to, m), t.send(to, replace(m, payload=np.full_like(m.payload, 9)))),
-    "late too": lambda t, to, m: (t.send(to, m), t.send(to, replace(m, round=m.round - 1))),
+    "a request to come": lambda t, to, m: t.send(to, numbered(m, 5)),
+    "a version to come": lambda t, to, m: t.send(to, changed(m, base=m.message.base + 50)),
+    "a rate in words": lambda t, to, m: t.send(to, changed(m, rate="high")),
+    "a rate that is not finite": lambda t, to, m: t.send(to, changed(m, rate=np.nan)),
+    "another kind": lambda t, to, m: t.send(to, replace(m, message=Statistics(round=1, values=m.payload))),
+    "the end": lambda t, to, m: t.send(to, replace(m, message=RunEnds(round=1))),
+    "twice": lambda t, to, m: (t.send(to, m), t.send(to, changed(m, values=np.full_like(m.payload, 9)))),
+    "late too": lambda t, to, m: (t.send(to, m), t.send(to, numbered(m, -1))),
     "garbage too": lambda t, to, m: (raw(t, to, b"garbage"), t.send(to, m)),
     "garbage after": lambda t, to, m: (t.send(to, m), raw(t, to, b"garbage")),
     "one shard only": lambda t, to, m: raw(t, to, b"x") if to == Peer("server", 1) else t.send(to, m),
@@ -100,10 +111,10 @@ def test_a_second_message_changes_nothing(tmp_path):
 
 def test_a_model_that_was_not_asked_for_is_left_alone(tmp_path):
     class Meddling(Endpoint):
-        def send(self, to, message):
-            super().send(to, message)
-            if message.kind is Kind.MODEL and message.round == 1:
-                super().send(to, Message(Kind.MODEL, message.sender, message.run, 9, payload=message.payload))
+        def send(self, to, envelope):
+            super().send(to, envelope)
+            if isinstance(envelope.message, ModelReply) and envelope.message.request == 1:
+                super().send(to, changed(envelope, request=9))
 
     run = spec("naive_async", workers=3, epochs=6)
     trainers = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}

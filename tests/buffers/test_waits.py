@@ -10,7 +10,7 @@ from late_device import LateTensors
 
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.vectors import on_host
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Flag, Peer, Update
 from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.partitions import PartitionCollector
@@ -40,7 +40,7 @@ def test_a_round_with_a_server_optimizer_waits_twice(optimizer, monkeypatch):
         shard.begin(np.ones(LAYOUT.size, np.float32))
         collector = PartitionCollector([Peer("worker", k) for k in range(3)], shard.partitions)
         for peer, update in zip(collector.waiting_for, updates, strict=True):
-            message = Message(Kind.UPDATE, peer, "run", 0, mask=np.ones(2, np.bool_), payload=update)
+            message = Update(round=0, shard=0, partition=0, flags=Flag.NONE, mask=np.ones(2, np.bool_), values=update)
             assert not [*collector.put(peer, message, 0)]
         waits = []
         with monkeypatch.context() as patch:

@@ -6,7 +6,7 @@ from interrupted import model, play, play_through, records, small
 
 from hpcps.compression import Codec
 from hpcps.numerics.layout import Layout, private
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.packer import Packer
 from hpcps.roles.update_decoder import UpdateDecoder
@@ -39,8 +39,7 @@ def received(packer, packed, decoder, round):
     """Return what a combiner reads of an update, `[d]`; skipped blocks are zero."""
     found = np.zeros(LAYOUT.size, np.float32)
     for part in packed.parts:
-        message = Message(Kind.UPDATE, Peer("worker", 0), "run", round, mask=part.mask, payload=part.payload)
-        values, reason = decoder(message, WHOLE)
+        values, reason = decoder(Peer("worker", 0), part.mask, part.payload, WHOLE)
         assert reason is None
         found[LAYOUT.spread(part.mask)] = values
     return found

@@ -191,9 +191,9 @@ def agreed(monkeypatch):
         packers[peer] = self
         begin(self, peer, *args)
 
-    def compared(self, message, partition):
-        result = decode(self, message, partition)
-        ours, theirs = self._estimates[message.sender], packers[message.sender]._encoder.estimate
+    def compared(self, sender, *args):
+        result = decode(self, sender, *args)
+        ours, theirs = self._estimates[sender], packers[sender]._encoder.estimate
         found.append(ours.tobytes() == theirs.tobytes())
         return result
 
@@ -225,9 +225,9 @@ def test_late_workers_get_whole_models_and_have_the_same_bits(keys, adopted, mon
     """Whatever the shards; and memory that a late worker may still read is not written over."""
     whole, put = [], ModelInbox.put
 
-    def noted(self, message, round):
-        whole.append((message.round, str(self._owner), Flag.DIFFERENCE not in message.flags))
-        return put(self, message, round)
+    def noted(self, source, model, round):
+        whole.append((model.round, str(self._owner), Flag.DIFFERENCE not in model.flags))
+        return put(self, source, model, round)
 
     monkeypatch.setattr(ModelInbox, "put", noted)
     last = []

@@ -9,7 +9,7 @@ from interrupted import model, play, play_through, records, small
 from hpcps.compression import Codec, Int8
 from hpcps.numerics.layout import Layout, private
 from hpcps.numerics.updates import Destination
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Flag, Peer, Update
 from hpcps.protocol.partitioning import Partition
 from hpcps.registry import active
 from hpcps.roles.packer import Packer
@@ -115,15 +115,15 @@ def test_a_collector_refuses_and_counts_what_is_no_encoding():
     peers = tuple(Peer("worker", k) for k in range(2))
     whole = (Partition.of(LAYOUT, (0, LAYOUT.size)),)
     collector = PartitionCollector(peers, whole, decoder=UpdateDecoder(codec))
-    message = Message(Kind.UPDATE, peers[0], "run", 0, mask=mask, payload=words)
+    update = Update(round=0, shard=0, partition=0, flags=Flag.NONE, mask=mask, values=words)
     refused = 0
     for trial in range(60):
         collector.clear()
         changed = np.resize(words, generator.integers(0, 2 * len(words))) if trial % 2 else words.copy()
         if not trial % 2:
             changed.view(np.uint32)[generator.integers(0, len(words))] ^= np.uint32(1 << generator.integers(0, 32))
-        effects = [*collector.put(peers[0], replace(message, payload=changed), 0)]
-        assert not [*collector.put(peers[1], replace(message, sender=peers[1]), 0)]
+        effects = [*collector.put(peers[0], replace(update, values=changed), 0)]
+        assert not [*collector.put(peers[1], update, 0)]
         assert collector.ready
         fields_of = {effect.fields["reason"][:12] for effect in effects}
         assert fields_of <= {"its encoding"}
@@ -225,8 +225,7 @@ def test_estimates_of_ef21_are_those_of_the_worker_and_approach_its_update(kind)
         trainer.x[: 100 if 40 <= round < 44 else 0] = np.nan
         packed = packer.pack(trainer, np.zeros_like(steps), round, 0)
         for part in (packer.encode(packed, place) for place in range(len(packed.parts))):
-            message = Message(Kind.UPDATE, peer, "run", round, mask=part.mask, payload=part.payload)
-            values, reason = decoder(message, whole)
+            values, reason = decoder(peer, part.mask, part.payload, whole)
             estimate = packer.state().arrays["estimate"]
             assert reason is None
             np.testing.assert_array_equal(decoder.state().arrays["0"], estimate)

@@ -2,7 +2,10 @@
 
 import time
 
-from hpcps.protocol.messages import Kind, Message, Peer
+import numpy as np
+
+from hpcps.protocol.envelope import Envelope
+from hpcps.protocol.messages import Peer, Statistics
 
 RUN = "0123456789"
 
@@ -17,4 +20,5 @@ def wait_for(transport):
 
 
 def say(rank, payload=None, round=0):
-    return Message(Kind.UPDATE, Peer("worker", rank), RUN, round, payload=payload)
+    values = np.zeros(0, np.float32) if payload is None else payload
+    return Envelope(Peer("worker", rank), RUN, Statistics(round=round, values=values))

@@ -6,7 +6,8 @@ from buffers.late_device import LateDevice
 from said import say, wait_for
 
 from hpcps.numerics.vectors import DeviceVector, on_host
-from hpcps.protocol.messages import Peer, Received
+from hpcps.protocol.envelope import Delivered
+from hpcps.protocol.messages import Peer
 from hpcps.transport.device import DeviceLink
 from hpcps.transport.mpi.process_group import MpiProcessGroup
 
@@ -46,14 +47,14 @@ def test_payloads_arrive_complete_and_in_order(group, way):
     left, seen = (rank - 1) % size, []
     for _ in range(24):
         event = wait_for(transport)
-        assert isinstance(event, Received)
-        round = event.message.round
+        assert isinstance(event, Delivered)
+        round = event.envelope.message.round
         seen.append(round)
         if round >= 100:
-            assert on_host(event.message.values).tolist() == ([round - 100] * 7 if round % 2 else [])
+            assert on_host(event.envelope.message.values).tolist() == ([round - 100] * 7 if round % 2 else [])
             continue
         count = (0, 10, 300_000)[round % 3]
-        values = event.message.values
+        values = event.envelope.message.values
         assert isinstance(values, DeviceVector) == (bool(count) and way != "staged")
         assert set(on_host(values).tolist()) == ({100 * left + round} if count else set())
     assert seen == [number for round in range(12) for number in (round, 100 + round)]
@@ -69,7 +70,7 @@ def test_what_was_received_may_be_used_late(group, way):
         payload[:] = np.full(5000, 10 * rank + round, np.float32)
         transport.send(right, say(rank, payload, round))
         event = wait_for(transport)
-        out[:] = event.message.values
+        out[:] = event.envelope.message.values
         del event
     for round, out in enumerate(kept):
         assert set(on_host(out).tolist()) == {10 * left + round}

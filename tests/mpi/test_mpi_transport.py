@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Credit, Peer, Statistics
+from hpcps.protocol.received import Malformed
 from hpcps.transport.mpi.transport import MpiTransport, await_request
 from hpcps.transport.process_group import LostError
 
@@ -52,20 +54,20 @@ def test_foreign_bytes_are_malformed_and_do_not_disturb_what_follows(world, payl
         communicator.Send([b"not a header of ours", MPI.BYTE], 3, tag)
         if payload_bytes is not None:
             communicator.Send([bytes(payload_bytes), MPI.BYTE], 3, 3)
-        transport.send(PEERS[3], Message(Kind.ABSENT, me, "run", 1))
+        transport.send(PEERS[3], Envelope(me, "run", Credit(round=1, partitions=1)))
     if me == PEERS[3]:
         first = next_arrival(transport)
         assert isinstance(first, Malformed)
         assert first.source == PEERS[1]
         second = next_arrival(transport)
-        assert isinstance(second, Received)
-        assert second.message.kind is Kind.ABSENT
+        assert isinstance(second, Delivered)
+        assert isinstance(second.envelope.message, Credit)
 
 
 def test_a_payload_of_another_size_than_announced_is_malformed(world):
     communicator, transport, me = world
     if me == PEERS[0]:
-        header = Message(Kind.UPDATE, me, "run", 0, payload=np.zeros(5, np.float32)).header()
+        header = Envelope(me, "run", Statistics(round=0, values=np.zeros(5, np.float32))).header
         communicator.Send([header, MPI.BYTE], 3, 2)
         communicator.Send([np.zeros(6, np.float32), MPI.FLOAT], 3, 3)
     if me == PEERS[3]:
@@ -79,8 +81,8 @@ def test_what_is_sent_alone_does_not_overtake_a_payload(world):
     if me == PEERS[0]:
         for number in range(0, 60, 2):
             payload = np.zeros(200_000 if number % 4 else 3, np.float32)
-            transport.send(PEERS[3], Message(Kind.APPLY, me, "run", number, payload=payload))
-            transport.send(PEERS[3], Message(Kind.READ, me, "run", number + 1))
+            transport.send(PEERS[3], Envelope(me, "run", Statistics(round=number, values=payload)))
+            transport.send(PEERS[3], Envelope(me, "run", Credit(round=number + 1, partitions=1)))
     if me == PEERS[3]:
         time.sleep(0.2)  # let several wait: the choice between them is what is tested
-        assert [next_arrival(transport).message.round for _ in range(60)] == list(range(60))
+        assert [next_arrival(transport).envelope.message.round for _ in range(60)] == list(range(60))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from said import say, wait_for
 
-from hpcps.protocol.messages import Malformed, Peer
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed
 from hpcps.transport.mpi.process_group import MpiProcessGroup
 from hpcps.transport.shared_memory import SegmentAddress
 
@@ -36,9 +37,9 @@ def test_shared_and_sent_payloads_keep_their_order(group):
         payload = shared[: 1000 * round] if round % 3 == 0 else np.full(20_000 * (round % 4), 7, np.float32)
         transport.send(to, say(rank, payload, round))
     held = [wait_for(transport) for _ in range(20)]
-    assert [event.message.round for event in held] == list(range(20))
+    assert [event.envelope.message.round for event in held] == list(range(20))
     # All payloads are valid together, however they came.
-    assert all((event.message.values == 7).all() for event in held)
+    assert all((event.envelope.message.values == 7).all() for event in held)
     group.settle()
 
 
@@ -52,10 +53,10 @@ def test_more_is_said_than_a_pipe_holds(group):
     assert transport._blocked, "the pipe was large enough for this"
     group.barrier()
     for round in range(count):
-        message = wait_for(transport).message
+        message = wait_for(transport).envelope.message
         assert message.round == round
-        assert (message.payload is None) == (round % 100 != 0)
-        assert message.payload is None or (message.values == round).all()
+        assert (message.values.size == 0) == (round % 100 != 0)
+        assert (message.values == round).all()
     group.settle()
 
 
@@ -77,7 +78,7 @@ def test_a_wrong_place_is_malformed(group, place, said):
     elif place.segment == -1:
         place = place._replace(segment=real.segment)
     right = (rank + 1) % size
-    transport.neighbours.send(right, bytes([4]) + place.pack() + say(rank).header())
+    transport.neighbours.send(right, bytes([4]) + place.pack() + say(rank).header)
     transport._sent_to[right] += 1
     before = transport.traffic.received
     event = wait_for(transport)
@@ -102,6 +103,6 @@ def test_where_none_is_left_it_is_sent_and_said(group, capsys):
     for payload in (mine, more):
         transport.send(Peer("worker", (rank + 1) % size), say(rank, payload))
     left = (rank - 1) % size
-    assert [set(wait_for(transport).message.values.tolist()) for _ in range(2)] == [{left}, {left + 10}]
+    assert [set(wait_for(transport).envelope.message.values.tolist()) for _ in range(2)] == [{left}, {left + 10}]
     group.settle()
     assert len(group.in_memory()) == size - 1

@@ -17,10 +17,10 @@ from typed import hpcps
 from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Kind, Peer
+from hpcps.protocol.messages import Peer
 from hpcps.registry.trial import trouble
 from hpcps.roles.asynchronous.filter import UpdateFilter
-from hpcps.roles.asynchronous.log import LogEntry
+from hpcps.roles.asynchronous.log import EntryKind, LogEntry
 from hpcps.roles.combiner_state import RuleState
 from hpcps.spec.load import load_experiment
 
@@ -282,7 +282,7 @@ def test_an_asynchronous_rule_that_breaks_its_promise_is_named_with_its_line(tmp
     rule = point.run.validation.rule
     decide = UpdateFilter(rule, layout, RuleState(rule, 1, Peer("validator", 0)))
     worker, mask, payload = Peer("worker", 0), np.ones(2, np.bool_), np.ones(5, np.float32)
-    update = LogEntry(Kind.UPDATE, worker, 1, worker, 1, mask=mask, payload=payload)
+    update = LogEntry(EntryKind.UPDATE, worker, 1, worker, 1, mask=mask, payload=payload)
     with pytest.raises(SpecError) as caught:
         decide(update, 1.0)
     assert str(caught.value).startswith(f"rule mine (plugin mine.py, {DECISIONS[returned]}")

@@ -13,7 +13,9 @@ from threads import Cluster
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_as
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Credit, Peer, Statistics
+from hpcps.protocol.received import Malformed
 from hpcps.transport.process_group import LaunchedProcess, LostError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
 from hpcps.transport.pslite.process_group import TEXT, Everyone, PsliteProcessGroup, Text, Texts
@@ -76,12 +78,13 @@ def test_lost_messages_come_again_in_their_order(company):
     for number in range(60):
         for sender, to in ((0, S), (1, S), (2, A)):
             payload = np.full(number % 7, number, np.float32)
-            everyone[sender].transport.send(to, Message(Kind.UPDATE, WORLD[sender], "run", number, payload=payload))
+            message = Statistics(round=number, values=payload)
+            everyone[sender].transport.send(to, Envelope(WORLD[sender], "run", message))
     came = {A: [], B: [], S: []}
     for _ in range(120):
         arrival = next_arrival(everyone[2].transport)
-        came[arrival.source].append(arrival.message.round)
-    came[S] = [next_arrival(everyone[0].transport).message.round for _ in range(60)]
+        came[arrival.source].append(arrival.envelope.message.round)
+    came[S] = [next_arrival(everyone[0].transport).envelope.message.round for _ in range(60)]
     assert came == {A: list(range(60)), B: list(range(60)), S: list(range(60))}
     assert sum(process_group._node.sender.resender.resent for process_group in everyone) > 10
     assert sum(process_group._node.sender.resender.duplicates for process_group in everyone) > 5
@@ -92,7 +95,7 @@ def test_lost_messages_come_again_in_their_order(company):
 def test_messages_that_cannot_arrive_end_the_run(company):
     everyone, _ = company(resend=True, resend_timeout=0.02, resend_limit=3)
     everyone[2].abandon()
-    everyone[0].transport.send(S, Message(Kind.ABSENT, A, "run", 0))
+    everyone[0].transport.send(S, Envelope(A, "run", Credit(round=0, partitions=1)))
     with pytest.raises(RunError, match="messages to server-0 are not acknowledged"):
         next_arrival(everyone[0].transport)
 
@@ -114,14 +117,14 @@ def test_foreign_frames_are_counted_and_malformed_ones_told(company):
     first = next_arrival(server.transport)
     assert isinstance(first, Malformed)
     assert first.source == A
-    header = Message(Kind.ABSENT, A, "run", 1).header()
+    header = Envelope(A, "run", Credit(round=1, partitions=1)).header
     send([header], body=bytes(8))  # its number was there before
     wrong = {1: [header, bytes(7)], 2: [header, bytes(4), b""], 3: [header, bytes(8)], 4: []}
     for number, frames in wrong.items():
         send(frames, body=number.to_bytes(8, "little"))
         assert isinstance(next_arrival(server.transport), Malformed)
     send([header], body=(5).to_bytes(8, "little"))
-    assert isinstance(next_arrival(server.transport), Received)
+    assert isinstance(next_arrival(server.transport), Delivered)
     assert server._node.dropped.counts == {"malformed": 1, "unexpected": 3, "foreign": 1}
 
 

@@ -20,7 +20,8 @@ from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Kind, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Flag, Peer, Update
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
 from hpcps.roles.resources import Resources
@@ -61,18 +62,18 @@ class Post:
         self.owner, self.boxes, self.traffic = owner, boxes, Traffic()
         boxes[owner] = deque()
 
-    def send(self, to, message):
+    def send(self, to, envelope):
         payload = None
-        if message.payload is not None and message.payload.size:
-            payload = message.payload[:]
+        if envelope.payload is not None and envelope.payload.size:
+            payload = envelope.payload[:]
             payload.flags.writeable = False
-        self.boxes[to].append((self.owner, message.header(), payload))
+        self.boxes[to].append((self.owner, envelope.header, payload))
 
     def receive(self):
         if not self.boxes[self.owner]:
             return None
         source, header, payload = self.boxes[self.owner].popleft()
-        return Received(source, Message.decode(header, payload))
+        return Delivered(source, Envelope.decode(header, payload))
 
 
 class Kept:
@@ -298,8 +299,8 @@ def test_what_has_come_of_a_dropped_update_is_released_when_the_round_closes():
 
     def send(worker, partition):
         payload, mask = np.ones(48, np.float32), np.ones(3, np.bool_)
-        message = Message(Kind.UPDATE, worker, "run", 0, mask=mask, payload=payload, partition=partition)
-        list(collector.put(worker, message, 0, float(worker.index)))
+        update = Update(round=0, shard=0, partition=partition, flags=Flag.NONE, mask=mask, values=payload)
+        list(collector.put(worker, update, 0, float(worker.index)))
         return weakref.ref(payload)
 
     kept = [send(worker, 0) for worker in peers]

@@ -15,7 +15,7 @@ from toy_trainers import Toy
 
 from hpcps.cli.plot import handle as plot
 from hpcps.figures.participation import settings
-from hpcps.protocol.messages import Kind
+from hpcps.protocol.messages import CombinedUpdate, ModelPartition, Update
 from hpcps.records.participation import least_present, participation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
@@ -54,9 +54,9 @@ def test_a_quorum_of_all_is_todays_round(validators, servers, monkeypatch):
     from quorum import test_orders
 
     class Noted(test_orders.Post):
-        def send(self, to, message):
-            sent.append((self.owner, to, message.header(), message.payload_bytes))
-            super().send(to, message)
+        def send(self, to, envelope):
+            sent.append((self.owner, to, envelope.header, envelope.payload_bytes))
+            super().send(to, envelope)
 
     monkeypatch.setattr(test_orders, "Post", Noted)
     found = []
@@ -149,11 +149,11 @@ def test_only_float32_travels(monkeypatch):
     sizes = set()
 
     class Noted(test_orders.Post):
-        def send(self, to, message):
-            if message.kind in (Kind.UPDATE, Kind.MODEL, Kind.COMBINED):
-                assert message.payload.dtype == np.float32
-                sizes.add(message.payload_bytes)
-            super().send(to, message)
+        def send(self, to, envelope):
+            if isinstance(envelope.message, (Update, ModelPartition, CombinedUpdate)):
+                assert envelope.payload.dtype == np.float32
+                sizes.add(envelope.payload_bytes)
+            super().send(to, envelope)
 
     monkeypatch.setattr(test_orders, "Post", Noted)
     play(spec(SECONDS, 1, 1, quorum=2))

@@ -8,13 +8,24 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
-from toy_trainers import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, changed, everyone, play, spec
 
 from hpcps.attacks import Ipm, NoAttack, Omniscient, attackers
 from hpcps.errors import RunError
 from hpcps.execution.role_factory import make_role
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Flag, Kind, Message, Peer, Received
+from hpcps.protocol.messages import (
+    Absent,
+    Copy,
+    Description,
+    Flag,
+    ModelPartition,
+    Peer,
+    Replacement,
+    Statistics,
+    WriteCheckpoint,
+)
+from hpcps.protocol.received import Received
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.roles.events import Compute, Computed, Send
 
@@ -65,10 +76,10 @@ class Wire:
     def __init__(self, me, inner, noted, change=None):
         self.me, self.inner, self.noted, self.change, self.traffic = me, inner, noted, change, inner.traffic
 
-    def send(self, to, message):
-        for sent in [message] if self.change is None else self.change(self.me, to, message):
-            payload = None if sent.payload is None else sent.payload.copy()
-            self.noted.append((self.me, to, replace(sent, payload=payload)))
+    def send(self, to, envelope):
+        for sent in [envelope] if self.change is None else self.change(self.me, to, envelope):
+            message = sent.message if sent.payload is None else replace(sent.message, values=sent.payload.copy())
+            self.noted.append((self.me, to, message))
             self.inner.send(to, sent)
 
     def receive(self):
@@ -106,7 +117,7 @@ def test_an_attack_gets_the_participants_of_one_combiner(tmp_path, probe, valida
     _, noted = watched(tmp_path, run)
     bad = attackers(attack, 5, run.seed)
     assert len(probe) >= 6
-    copies = {(m.round, who.index): m for who, to, m in noted if to == ADVERSARY and m.kind is Kind.COPY}
+    copies = {(m.round, who.index): m for who, to, m in noted if to == ADVERSARY and isinstance(m, Copy)}
     crafted = 0
     for honest, own, context in probe:
         share = next(share for share in shares if set(context.workers + context.byzantine) <= set(share))
@@ -120,7 +131,7 @@ def test_an_attack_gets_the_participants_of_one_combiner(tmp_path, probe, valida
                 np.testing.assert_array_equal(row[LAYOUT.spread(shown.mask)], shown.values)
                 assert not row[~LAYOUT.spread(shown.mask)].any()
         crafted += context.f
-    replaced = [m for who, _, m in noted if who == ADVERSARY and m.kind is Kind.REPLACEMENT and m.mask is not None]
+    replaced = [m for who, _, m in noted if who == ADVERSARY and isinstance(m, Replacement) and m.mask is not None]
     assert len(replaced) == crafted
     assert max(int(context.state["rounds"]) for *_, context in probe) > 2, "its state is kept"
     assert len({int(context.round) for *_, context in probe if context.n < len(shares[0])}) > 1, "some are absent"
@@ -141,28 +152,29 @@ def test_it_sees_copies_only_and_nobody_else_notices_it(tmp_path, mode, validato
     coordinator = Peer("validator" if validators else "worker", 0)
 
     shown = {(who.role, m.kind) for who, to, m in noted if to == ADVERSARY}
-    ends = {("server", Kind.STOP)} if mode == "async" else set()
-    assert shown == {(coordinator.role, Kind.INIT), ("worker", Kind.COPY), ("worker", Kind.ABSENT)} | ends
+    ends = {("server", "STOP")} if mode == "async" else set()
+    assert shown == {(coordinator.role, "INIT"), ("worker", "COPY"), ("worker", "ABSENT")} | ends
     for who, to, message in noted:
-        if to == ADVERSARY and message.kind is not Kind.COPY:
+        if to == ADVERSARY and not isinstance(message, Copy):
             assert message.payload is None, "the layout, the schedule, an absence, the end: no values"
-            assert set(message.note) <= {"layout", "steps_per_epoch", "statistics"}
         if who == ADVERSARY:
-            assert (to.role, message.kind) == ("worker", Kind.REPLACEMENT), "combiners hear nothing of it"
+            assert (to.role, message.kind) == ("worker", "REPLACEMENT"), "combiners hear nothing of it"
 
     def forms(messages):
         inside = [(who, to, m) for who, to, m in messages if ADVERSARY not in (who, to)]
         if mode == "async":  # the order of arrivals is another one
             return {(who.role, to.role, m.kind) for who, to, m in inside}
-        return sorted(
-            (m.round, str(who), str(to), m.kind, m.partition, m.flags, None if m.mask is None else m.mask.tolist())
-            for who, to, m in inside
-        )  # fmt: skip
+        return sorted((str(who), str(to), type(m).__name__, facts_of(m)) for who, to, m in inside)
+
+    def facts_of(message):
+        """Return the fields of a message but for its values, as a text."""
+        fields = {name: value for name, value in vars(message).items() if name != "values"}
+        return str({name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in fields.items()})
 
     assert forms(noted) == forms(plain)
     (bad,) = attackers(run.attack, 4, run.seed)
-    by_worker = {k: [m for who, _, m in noted if who == Peer("worker", k) and m.kind is Kind.COPY] for k in range(4)}
-    sent = {k: [m for who, _, m in noted if who == Peer("worker", k) and m.kind is Kind.UPDATE] for k in range(4)}
+    by_worker = {k: [m for who, _, m in noted if who == Peer("worker", k) and isinstance(m, Copy)] for k in range(4)}
+    sent = {k: [m for who, _, m in noted if who == Peer("worker", k) and m.kind == "UPDATE"] for k in range(4)}
     for k in range(4):
         assert len(by_worker[k]) > 2
         if k != bad and validators:
@@ -202,7 +214,7 @@ def test_asynchronously_it_uses_what_was_sent_last(tmp_path, probe):
     (bad,) = attackers(run.attack, 3, run.seed)
     last, expected = {}, []
     for who, to, message in noted:
-        if to == ADVERSARY and message.kind is Kind.COPY:
+        if to == ADVERSARY and isinstance(message, Copy):
             last[who.index] = message.values
             if who.index == bad and len(last) > 1:
                 expected.append((message.round, {k: v for k, v in last.items() if k != bad}, message.values))
@@ -246,7 +258,7 @@ def test_an_attack_can_try_the_rule_of_the_run(tmp_path, rule, validators):
     Predicting.seen.clear()
     run = game(Predicting(rate=0.2), rule=rule, workers=5, validators=validators, epochs=6)
     _, noted = watched(tmp_path, run)
-    models = [m.values for who, to, m in noted if m.kind is Kind.MODEL and to == Peer("worker", 0)]
+    models = [m.values for who, to, m in noted if isinstance(m, ModelPartition) and to == Peer("worker", 0)]
     assert len(Predicting.seen) == len(models) - 1 == 6
     for before, after, change in zip(models, models[1:], Predicting.seen, strict=False):
         np.testing.assert_array_equal(after, before + change)
@@ -281,11 +293,11 @@ def test_replacements_that_are_not_finite_are_refused_like_others(tmp_path):
 
 
 BAD = {
-    "a short payload": lambda m: [replace(m, payload=m.payload[:-1])],
+    "a short payload": lambda m: [changed(m, values=m.payload[:-1])],
     "another's name": lambda m: [replace(m, sender=Peer("worker", 0))],
     "another run": lambda m: [replace(m, run="other")],
-    "no mask": lambda m: [replace(m, mask=None)],
-    "another kind": lambda m: [replace(m, kind=Kind.UPDATE)],
+    "no mask": lambda m: [changed(m, mask=np.ones(0, np.bool_))],
+    "another kind": lambda m: [replace(m, message=Statistics(round=m.message.round, values=m.payload))],
     "twice": lambda m: [m, m],
 }
 
@@ -297,7 +309,7 @@ def test_a_bad_copy_is_refused_and_the_run_goes_on(tmp_path, name, mode):
     run = game(Ipm(rate=0.34), rule=rule, train={"mode": mode}, workers=3)
 
     def change(me, to, message):
-        return BAD[name](message) if message.kind is Kind.COPY and me == Peer("worker", 1) else [message]
+        return BAD[name](message) if isinstance(message.message, Copy) and me == Peer("worker", 1) else [message]
 
     played, _ = watched(tmp_path, run, change)
     refused = {line["sender"] for line in played.lines("adversary-0", "rejected")}
@@ -306,10 +318,13 @@ def test_a_bad_copy_is_refused_and_the_run_goes_on(tmp_path, name, mode):
 
 
 ANSWERS = {
-    "another kind": (lambda m: replace(m, kind=Kind.MODEL), "a worker gets no MODEL from adversary-0"),
-    "other blocks": (lambda m: replace(m, mask=~m.mask), "it has other blocks than the update"),
-    "another size": (lambda m: replace(m, payload=m.payload[1:]), "its payload has 8 elements instead of 9"),
-    "a round to come": (lambda m: replace(m, round=m.round + 1), "it is of round 1"),
+    "another kind": (
+        lambda m: replace(m, message=Statistics(round=0, values=m.payload)),
+        "a worker gets no STATISTICS from adversary-0",
+    ),
+    "other blocks": (lambda m: changed(m, mask=~m.message.mask), "it has other blocks than the update"),
+    "another size": (lambda m: changed(m, values=m.payload[1:]), "its payload has 8 elements instead of 9"),
+    "a round to come": (lambda m: changed(m, round=m.message.round + 1), "it is of round 1"),
 }
 
 
@@ -317,8 +332,9 @@ ANSWERS = {
 def test_an_answer_that_cannot_be_used_ends_the_run(tmp_path, name):
     change, says = ANSWERS[name]
 
-    def tampered(me, to, message):
-        return [change(message) if message.kind is Kind.REPLACEMENT and message.mask is not None else message]
+    def tampered(me, to, envelope):
+        message = envelope.message
+        return [change(envelope) if isinstance(message, Replacement) and message.mask is not None else envelope]
 
     run = game(Ipm(rate=0.34), workers=3)
     (bad,) = attackers(run.attack, 3, run.seed)
@@ -332,7 +348,7 @@ def test_the_schedule_of_an_attack_is_kept(tmp_path, mode):
     attack = Ipm(rate=0.34, from_epoch=2, every=3, on=2)
     played, noted = watched(tmp_path, game(attack, rule=rule, train={"mode": mode}, workers=3, epochs=9))
     (bad,) = attackers(attack, 3, 1)
-    epochs = {m.round: m.note.get("epoch") for who, _, m in noted if who.index == bad and m.kind is Kind.COPY}
+    epochs = {m.round: m.epoch for who, _, m in noted if who.index == bad and isinstance(m, Copy)}
     lines = [line for line in played.lines("adversary-0", "round") if bad in line["shown"]]
     active = [line.get("cycle", line["round"]) for line in lines if line["replaced"]]
     if mode == "sync":
@@ -362,13 +378,13 @@ def test_a_resumed_adversary_knows_what_was_sent_last():
     """Asynchronous: no honest worker has sent anything since the checkpoint."""
     run = game(Noisy(rate=0.34), rule="naive_async", train={"mode": "async"}, workers=3)
     (bad,) = attackers(run.attack, 3, run.seed)
-    note = {"layout": LAYOUT.to_json(), "steps_per_epoch": 1}
+    known = Description(layout=LAYOUT.to_json(), steps_per_epoch=1, statistics=False)
     everything = np.ones(3, np.bool_)
 
     def copy(worker, round, value):
         sender = Peer("worker", worker)
         values = np.full(LAYOUT.size, value, np.float32)
-        return Received(sender, Message(Kind.COPY, sender, "toy", round, mask=everything, payload=values))
+        return Received(sender, Copy(round=round, flags=Flag.NONE, mask=everything, values=values))
 
     def answer(role, event):
         (craft,) = (effect for effect in role.handle(event) if isinstance(effect, Compute))
@@ -378,11 +394,11 @@ def test_a_resumed_adversary_knows_what_was_sent_last():
 
     first = make_role(run.identified("toy"), ADVERSARY)
     coordinator = Peer("validator", 0)
-    list(first.handle(Received(coordinator, Message(Kind.INIT, coordinator, "toy", 0, note=note))))
+    list(first.handle(Received(coordinator, known)))
     for worker in {0, 1, 2} - {bad}:
         list(first.handle(copy(worker, 0, 1 + worker)))
     answer(first, copy(bad, 0, 7))
-    order = Message(Kind.CHECKPOINT, Peer("server", 0), "toy", 5, flags=Flag.SNAPSHOT)
+    order = WriteCheckpoint(position=5, flags=Flag.SNAPSHOT)
     (snapshot, *_) = first.handle(Received(Peer("server", 0), order))
     second = make_role(run.identified("toy"), ADVERSARY)
     second.restore(snapshot.state)
@@ -395,7 +411,7 @@ def test_copies_may_come_before_the_layout(tmp_path):
     held = []
 
     def late(me, to, message):
-        if message.kind is Kind.INIT and to == ADVERSARY:
+        if isinstance(message.message, Description):
             held.append(message)
             return []
         return [message]
@@ -408,9 +424,9 @@ def test_copies_may_come_before_the_layout(tmp_path):
 
         def receive(self):
             event = self.inner.receive()
-            copies = sum(message.kind is Kind.COPY for _, _, message in self.noted)
+            copies = sum(isinstance(message, Copy) for _, _, message in self.noted)
             if event is None and held and self.me == ADVERSARY and copies == 3:
-                self.inner._boxes[ADVERSARY].append((Peer("validator", 0), held.pop().header(), None))
+                self.inner._boxes[ADVERSARY].append((Peer("validator", 0), held.pop().header, None))
                 return self.inner.receive()
             return event
 
@@ -424,18 +440,20 @@ def test_a_copy_of_the_next_round_may_come_before_an_absence_of_this_one():
     """Nobody but the adversary waits for the message of a worker that is absent."""
     run = game(Ipm(rate=0.34), workers=3, validators=1)
     role = make_role(run.identified("toy"), ADVERSARY)
-    note = {"layout": LAYOUT.to_json(), "steps_per_epoch": 1}
 
-    def told(kind, sender, round, **more):
-        effects = list(role.handle(Received(sender, Message(kind, sender, "toy", round, **more))))
+    def told(sender, message):
+        effects = list(role.handle(Received(sender, message)))
         while computing := [effect for effect in effects if isinstance(effect, Compute)]:
             effects.remove(computing[0])
             effects += role.handle(Computed(computing[0].task, computing[0].work(), 0.0))
         return [effect.message.round for effect in effects if isinstance(effect, Send)]
 
-    shown = {"mask": np.ones(3, np.bool_), "payload": np.ones(9, np.float32)}
-    told(Kind.INIT, Peer("validator", 0), 0, note=note)
-    answers = [told(Kind.COPY, Peer("worker", k), 0, **shown) for k in (0, 1)]
-    answers += [told(Kind.COPY, Peer("worker", 0), 1, **shown), told(Kind.ABSENT, Peer("worker", 2), 0)]
-    answers += [told(Kind.COPY, Peer("worker", k), 1, **shown) for k in (1, 2)]
+    def shown(worker, round):
+        mask, values = np.ones(3, np.bool_), np.ones(9, np.float32)
+        return told(Peer("worker", worker), Copy(round=round, flags=Flag.NONE, mask=mask, values=values))
+
+    told(Peer("validator", 0), Description(layout=LAYOUT.to_json(), steps_per_epoch=1, statistics=False))
+    answers = [shown(k, 0) for k in (0, 1)]
+    answers += [shown(0, 1), told(Peer("worker", 2), Absent(round=0, flags=Flag.NONE))]
+    answers += [shown(k, 1) for k in (1, 2)]
     assert sorted(round for rounds in answers for round in rounds) == [0, 0, 1, 1, 1]

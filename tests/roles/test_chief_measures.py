@@ -9,7 +9,7 @@ from toy_trainers import Adding, Endpoint, Stepped
 
 from hpcps.execution.background import Finished
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Kind, Peer
+from hpcps.protocol.messages import Peer, Statistics
 from hpcps.protocol.roster import Roster
 from hpcps.records.files import read_lines
 from hpcps.roles.events import Compute, InBackground, Record, Snapshot
@@ -113,13 +113,14 @@ class Tampering(Endpoint):
         super().__init__(inner)
         self._peer, self._change = peer, change
 
-    def send(self, to, message):
-        if message.kind is not Kind.STATISTICS or message.round == 3:  # one evaluation has them all
-            super().send(to, message)
+    def send(self, to, envelope):
+        message = envelope.message
+        if not isinstance(message, Statistics) or message.round == 3:  # one evaluation has them all
+            super().send(to, envelope)
         elif self._change == "garbage":
             self.inner._boxes[to].append((self._peer, b"garbage", None))
         else:
-            super().send(to, replace(message, **self._change))
+            super().send(to, replace(envelope, **self._change))
 
 
 class Play(Stepped):
@@ -252,7 +253,7 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
     late = Peer("worker", 1)
 
     def withhold(peer, message):
-        return peer == late and message.kind is Kind.STATISTICS
+        return peer == late and isinstance(message.message, Statistics)
 
     run = spec(**changes, validation={"batchnorm": "averaged"})
     play = Play(tmp_path, run, Slow(), size=2, withhold=withhold)

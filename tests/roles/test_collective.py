@@ -14,7 +14,9 @@ from toy_trainers import Quadratic, play, spec
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.envelope import Envelope
+from hpcps.protocol.messages import Flag, InitialWeights, NextModel, PartialSum, Peer
+from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.roles.collective.averager import AllreduceAverager, Contribution, RingAverager
 from hpcps.roles.collective.worker import CollectiveWorker
@@ -92,9 +94,9 @@ class Net:
                     with np.errstate(over="ignore"):
                         work()
                 case Send(to, message):
-                    sent = replace(message, sender=self.workers[k], run="toy")
-                    copied = Message.decode(sent.header(), message.payload.copy())
-                    self.ways.setdefault((k, to.index), deque()).append(copied)
+                    sent = Envelope(self.workers[k], "toy", message)
+                    copied = Envelope.decode(sent.header, message.payload.copy())
+                    self.ways.setdefault((k, to.index), deque()).append(copied.message)
                 case Reduce(values, operation):
                     self.reduced[k] = values, operation
                 case Record(event, fields):
@@ -242,42 +244,38 @@ def tell(role, event):
     return list(role.handle(event))
 
 
-INIT = Message(
-    Kind.INIT, Peer("worker", 0), "toy", 0, note={"steps_per_epoch": 4, "statistics": False},
-    payload=np.zeros(LAYOUT.size, np.float32),
-)  # fmt: skip
+INITIAL = InitialWeights(steps_per_epoch=4, statistics=False, values=np.zeros(LAYOUT.size, np.float32))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"round": 1}, "of round 1"),
-        ({"shard": 1}, "it does not expect the PARTIAL of piece 0 of chunk 1"),
-        ({"partition": 7}, "piece 7 of chunk 0"),
-        ({"kind": Kind.CHUNK}, "it does not expect the CHUNK"),
-        ({"payload": np.zeros(3, np.float32)}, "its payload has 3 elements instead of 48"),
-        ({"run": "other"}, "it belongs to run other"),
+        ({"chunk": 1}, "it does not expect the PARTIAL of piece 0 of chunk 1"),
+        ({"piece": 7}, "piece 7 of chunk 0"),
+        (None, "it does not expect the CHUNK"),
+        ({"values": np.zeros(3, np.float32)}, "its payload has 3 elements instead of 48"),
     ],
 )
 def test_a_wrong_message_of_the_worker_before_ends_the_run(change, reason):
     role = worker()
-    tell(role, Received(Peer("worker", 0), INIT))
-    fields = {"kind": Kind.PARTIAL, "sender": Peer("worker", 0), "run": "toy", "round": 0, "shard": 0, "index": 1}
-    fields |= {"payload": np.zeros(48, np.float32), **change}
+    tell(role, Received(Peer("worker", 0), INITIAL))
+    fields = {"round": 0, "chunk": 0, "piece": 0, "flags": Flag.NONE, "values": np.zeros(48, np.float32)}
+    message = NextModel(**fields) if change is None else PartialSum(**{**fields, "count": 1, **change})
     with pytest.raises(RunError, match=f"worker-1 cannot use what worker-0 sent in round 0: .*{reason}"):
-        tell(role, Received(Peer("worker", 0), Message(**fields)))
+        tell(role, Received(Peer("worker", 0), message))
 
 
 def test_a_message_that_nobody_needs_is_recorded():
     role = worker()
-    tell(role, Received(Peer("worker", 0), INIT))
+    tell(role, Received(Peer("worker", 0), INITIAL))
     (record,) = tell(role, Malformed(Peer("worker", 2), "noise"))
     assert record.fields["reason"] == "noise"
     with pytest.raises(RunError, match="a worker gets no INIT from worker-0"):
-        tell(role, Received(Peer("worker", 0), INIT))
+        tell(role, Received(Peer("worker", 0), INITIAL))
 
 
 def test_a_model_of_another_size_is_refused():
-    wrong = Message(Kind.INIT, Peer("worker", 0), "toy", 0, note=INIT.note, payload=np.zeros(2, np.float32))
+    wrong = replace(INITIAL, values=np.zeros(2, np.float32))
     with pytest.raises(RunError, match="its payload has 2 elements instead of 101"):
         tell(worker(), Received(Peer("worker", 0), wrong))

@@ -15,7 +15,8 @@ from toy_trainers import Endpoint, Stepped
 
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Evaluate, Evaluated, Flag, NoMoreModels, Peer, Statistics
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
@@ -97,12 +98,12 @@ def test_a_slow_evaluator_reads_what_nobody_changes(tmp_path):
     class InPlace(Endpoint):
         """Gives the evaluator the memory of the coordinator."""
 
-        def send(self, to, message):
-            if message.kind is Kind.EVALUATE:
-                given.append(message)
-                self.inner._boxes[to].append((message.sender, message.header(), memoryview(message.payload)))
+        def send(self, to, envelope):
+            if isinstance(envelope.message, Evaluate):
+                given.append(envelope)
+                self.inner._boxes[to].append((envelope.sender, envelope.header, memoryview(envelope.payload)))
             else:
-                super().send(to, message)
+                super().send(to, envelope)
 
     given, chance = [], random.Random(1)
     run = with_evaluator(spec(train={"epochs": 40}))
@@ -136,7 +137,7 @@ def job(number, model, statistics=0):
     return EvaluationJob(number, (number,), fields, model, np.full(statistics, number, np.float32))
 
 
-NOTE = {"finite": True, "accuracy": 0.5, "loss": 1.0, "samples": 2}
+FOUND = {"finite": True, "accuracy": 0.5, "loss": 1.0, "samples": 2}
 
 
 def client():
@@ -149,8 +150,8 @@ def client():
     return EvaluatorClient(CHIEF, allocate), allocated
 
 
-def answer(number, **changes):
-    return Message(Kind.EVALUATED, EVALUATOR, "run", number, note=NOTE, **changes)
+def answer(number):
+    return Evaluated(round=number, evaluation=FOUND)
 
 
 def test_a_thousand_models_of_a_megabyte_take_the_memory_of_two():
@@ -192,7 +193,7 @@ def test_models_that_are_not_evaluated_survive_an_interruption():
     assert giving.state().facts["jobs"][1]["epochs"] == (3,)
 
 
-@pytest.mark.parametrize("bad", [answer(2), replace(answer(1), kind=Kind.READ)])
+@pytest.mark.parametrize("bad", [answer(2), Statistics(round=1, values=np.zeros(2, np.float32))])
 def test_an_answer_to_another_model_ends_the_run_with_its_name(bad):
     giving, _ = client()
     list(giving.submit(job(1, np.zeros(3, np.float32))))
@@ -208,7 +209,8 @@ def test_the_end_waits_for_the_evaluator_by_name():
     assert list(giving.finish()) == [SetDeadline((EVALUATOR,))]
     recorded, stop, end = giving.take(answer(1))
     assert isinstance(recorded, Record)
-    assert (stop.message.kind, stop.message.flags) == (Kind.STOP, Flag.NONE)
+    assert isinstance(stop.message, NoMoreModels)
+    assert stop.message.flags == Flag.NONE
     assert end == Finish()
 
 
@@ -240,30 +242,34 @@ def started(evaluations):
     return role
 
 
-def received(kind, **more):
-    return Received(CHIEF, Message(kind, CHIEF, "run", 7, **more))
+def model(size=LAYOUT.size):
+    return Received(CHIEF, Evaluate(round=7, values=np.zeros(size, np.float32)))
+
+
+def stop(flags=Flag.NONE):
+    return Received(CHIEF, NoMoreModels(flags=flags))
 
 
 def test_it_answers_with_the_accuracy_of_each_class():
     role = evaluator()
-    (begun,) = role.handle(received(Kind.EVALUATE, payload=np.zeros(LAYOUT.size + 2, np.float32)))
+    (begun,) = role.handle(model(LAYOUT.size + 2))
     saved, recorded, sent = role.handle(Computed("evaluate", begun.work()))
     assert isinstance(saved, SaveEvaluation)
     assert recorded == Record("evaluated")
     assert sent.message.round == 7
-    assert sent.message.note == {
+    assert sent.message.evaluation == {
         **{"finite": True, "accuracy": 0.5, "loss": 1.0, "samples": 4},
         **{"top5": 1.0, "class_accuracy": {"0": 0.5, "1": 0.5}},
     }
-    assert list(role.handle(received(Kind.STOP))) == [Finish()]
+    assert list(role.handle(stop())) == [Finish()]
 
 
 def test_a_suspended_run_does_not_wait_for_an_evaluation():
     role = evaluator()
-    (begun,) = role.handle(received(Kind.EVALUATE, payload=np.zeros(LAYOUT.size + 2, np.float32)))
-    assert list(role.handle(received(Kind.STOP, flags=Flag.SUSPEND))) == []
+    (begun,) = role.handle(model(LAYOUT.size + 2))
+    assert list(role.handle(stop(Flag.SUSPEND))) == []
     assert list(role.handle(Computed("evaluate", begun.work()))) == [Finish(suspended=True)]
-    assert list(evaluator().handle(received(Kind.STOP, flags=Flag.SUSPEND))) == [Finish(suspended=True)]
+    assert list(evaluator().handle(stop(Flag.SUSPEND))) == [Finish(suspended=True)]
 
 
 class InAnother:
@@ -281,31 +287,30 @@ class InAnother:
 def test_a_process_that_ends_is_replaced_twice_for_a_model_which_is_then_given_up():
     role = started(InAnother())
     for first in (1, 3):
-        (begun,) = role.handle(received(Kind.EVALUATE, payload=np.zeros(LAYOUT.size, np.float32)))
+        (begun,) = role.handle(model())
         noted, again = role.handle(Computed("evaluate", (begun, Died(first, "was killed"))))
         facts = {"pid": first, "how": "was killed", "again": True, "next_pid": first + 1}
         assert noted == Record("evaluator_died", facts)
         assert again is begun
         noted, sent = role.handle(Computed("evaluate", (begun, Died(first + 1, "was killed"))))
         assert noted.fields == {"pid": first + 1, "how": "was killed", "again": False, "next_pid": first + 2}
-        assert f"ended 2 times; the last one, {first + 1}, was killed" in sent.message.note["lost"]
+        assert f"ended 2 times; the last one, {first + 1}, was killed" in sent.message.reason
     giving, _ = client()
     for number in (7, 8):
         list(giving.submit(job(number, np.zeros(3, np.float32))))
     omitted, following = giving.take(replace(sent.message, round=7))
     assert (omitted.event, omitted.fields["epoch"]) == ("not_evaluated", 7)
-    assert omitted.fields["reason"] == sent.message.note["lost"]
+    assert omitted.fields["reason"] == sent.message.reason
     assert following.message.round == 8
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        received(Kind.MODEL),
-        received(Kind.EVALUATE, payload=np.zeros(3, np.float32)),
+        Received(CHIEF, Statistics(round=7, values=np.zeros(2, np.float32))),
+        model(3),
         Malformed(CHIEF, "it is garbage"),
-        Received(Peer("worker", 0), Message(Kind.EVALUATE, Peer("worker", 0), "run", 7)),
-        Received(CHIEF, Message(Kind.STOP, CHIEF, "other", 7)),
+        Received(Peer("worker", 0), Evaluate(round=7, values=np.zeros(2, np.float32))),
     ],
 )
 def test_it_does_not_guess_what_a_bad_message_means(event):

@@ -21,7 +21,8 @@ from hpcps.execution.role_factory import make_role
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.numerics.layout import private
 from hpcps.numerics.vectors import DeviceVector
-from hpcps.protocol.messages import Kind, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import ModelPartition, ModelReply, Peer
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
@@ -70,15 +71,15 @@ class Post:
         self._boxes[owner] = deque()
         self.traffic = Traffic()
 
-    def send(self, to, message):
-        payload = message.payload if message.payload is not None and message.payload.size else None
-        self._boxes[to].append((self._owner, message.header(), None if payload is None else self._place(payload)))
+    def send(self, to, envelope):
+        payload = envelope.payload if envelope.payload is not None and envelope.payload.size else None
+        self._boxes[to].append((self._owner, envelope.header, None if payload is None else self._place(payload)))
 
     def receive(self):
         if not self._boxes[self._owner]:
             return None
         source, header, payload = self._boxes[self._owner].popleft()
-        return Received(source, Message.decode(header, payload))
+        return Delivered(source, Envelope.decode(header, payload))
 
 
 class NotedPost(Post):
@@ -88,10 +89,10 @@ class NotedPost(Post):
         super().__init__(owner, boxes, in_place)
         self._models = models
 
-    def send(self, to, message):
-        if message.kind is Kind.MODEL and message.payload is not None:
-            self._models.append(message.payload)
-        super().send(to, message)
+    def send(self, to, envelope):
+        if isinstance(envelope.message, (ModelPartition, ModelReply)) and envelope.payload.size:
+            self._models.append(envelope.payload)
+        super().send(to, envelope)
 
 
 class DevicePost(Post):
@@ -101,16 +102,16 @@ class DevicePost(Post):
         super().__init__(owner, boxes, lambda payload: payload)
         self._device = device
 
-    def send(self, to, message):
+    def send(self, to, envelope):
         self._device.finish()
-        super().send(to, message)
+        super().send(to, envelope)
 
     def receive(self):
         if not self._boxes[self._owner]:
             return None
         source, header, sent = self._boxes[self._owner].popleft()
         payload = None if sent is None else DeviceVector(self._device, sent.memory.copy())
-        return Received(source, Message.decode(header, payload))
+        return Delivered(source, Envelope.decode(header, payload))
 
 
 def in_place(payload):

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 from installed import BACKEND
-from toy_trainers import Stepped, Tampering, send_raw
+from toy_trainers import Stepped, Tampering, changed, send_raw
 
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Absent, CombinedUpdate, Flag, Peer, Statistics, Update
 from hpcps.spec.schema import Run
 
 SENDER = Peer("worker", 1)
@@ -16,19 +16,28 @@ SENDER = Peer("worker", 1)
 
 def first_of_update(message):
     """Whether a message is an update or its first partition, from round 1 on."""
-    return message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1 and message.partition == 0
+    first = isinstance(message, Absent) or (isinstance(message, Update) and message.partition == 0)
+    return first and message.round >= 1
+
+
+def absence(envelope):
+    return replace(envelope, message=Absent(round=envelope.message.round, flags=Flag.NONE))
 
 
 raw = partial(send_raw, SENDER)
 
 
 def poison(value):
-    def change(transport, to, message):
-        payload = message.payload.copy()
-        payload[0] = value
-        transport.send(to, replace(message, payload=payload))
+    def change(transport, to, envelope):
+        values = envelope.payload.copy()
+        values[0] = value
+        transport.send(to, changed(envelope, values=values))
 
     return change
+
+
+def a_combined_update(update):
+    return CombinedUpdate(round=update.round, shard=0, partition=0, flags=Flag.NONE, values=update.values)
 
 
 TAMPERINGS = {
@@ -37,20 +46,20 @@ TAMPERINGS = {
     "minus inf": poison(-np.inf),
     "garbage": lambda t, to, m: raw(t, to, b"garbage"),
     "empty": lambda t, to, m: raw(t, to, b""),
-    "short payload": lambda t, to, m: t.send(to, replace(m, payload=m.payload[:-1])),
-    "long payload": lambda t, to, m: t.send(to, replace(m, payload=np.append(m.payload, np.float32(1)))),
-    "no payload": lambda t, to, m: t.send(to, replace(m, payload=None)),
-    "payload of another size than announced": lambda t, to, m: raw(t, to, m.header(), m.payload[:-1]),
-    "wrong mask": lambda t, to, m: t.send(to, replace(m, mask=np.ones(7, np.bool_))),
-    "no mask": lambda t, to, m: t.send(to, replace(m, mask=None)),
+    "short payload": lambda t, to, m: t.send(to, changed(m, values=m.payload[:-1])),
+    "long payload": lambda t, to, m: t.send(to, changed(m, values=np.append(m.payload, np.float32(1)))),
+    "no payload": lambda t, to, m: t.send(to, changed(m, values=m.payload[:0])),
+    "payload of another size than announced": lambda t, to, m: raw(t, to, m.header, m.payload[:-1]),
+    "wrong mask": lambda t, to, m: t.send(to, changed(m, mask=np.ones(7, np.bool_))),
+    "no mask": lambda t, to, m: t.send(to, changed(m, mask=np.ones(0, np.bool_))),
     "another's name": lambda t, to, m: t.send(to, replace(m, sender=Peer("worker", 0))),
-    "a partition to come": lambda t, to, m: t.send(to, replace(m, partition=m.partition + 1)),
+    "a partition to come": lambda t, to, m: t.send(to, changed(m, partition=m.message.partition + 1)),
     "another run": lambda t, to, m: t.send(to, replace(m, run="other")),
-    "a round to come": lambda t, to, m: t.send(to, replace(m, round=m.round + 5)),
-    "another kind": lambda t, to, m: t.send(to, Message(Kind.COMBINED, m.sender, m.run, m.round, payload=m.payload)),
-    "absence after it": lambda t, to, m: (t.send(to, m), t.send(to, replace(m, kind=Kind.ABSENT, partition=1))),
-    "twice": lambda t, to, m: (t.send(to, m), t.send(to, replace(m, payload=np.full_like(m.payload, 9)))),
-    "late": lambda t, to, m: (t.send(to, replace(m, round=m.round - 1)), t.send(to, m)),
+    "a round to come": lambda t, to, m: t.send(to, changed(m, round=m.message.round + 5)),
+    "another kind": lambda t, to, m: t.send(to, replace(m, message=a_combined_update(m.message))),
+    "absence after it": lambda t, to, m: (t.send(to, m), t.send(to, absence(m))),
+    "twice": lambda t, to, m: (t.send(to, m), t.send(to, changed(m, values=np.full_like(m.payload, 9)))),
+    "late": lambda t, to, m: (t.send(to, changed(m, round=m.message.round - 1)), t.send(to, m)),
 }
 
 
@@ -115,7 +124,7 @@ def test_a_repeated_update_changes_nothing(tmp_path, name, partition):
 
 ABSENCES = {
     **{name: TAMPERINGS[name] for name in ("garbage", "empty", "another run", "another's name", "a round to come")},
-    "another kind": lambda t, to, m: t.send(to, replace(m, kind=Kind.STATISTICS)),
+    "another kind": lambda t, to, m: t.send(to, replace(m, message=Statistics(round=1, values=np.ones(2, np.float32)))),
 }
 
 
@@ -123,11 +132,11 @@ ABSENCES = {
 @pytest.mark.parametrize("validators", [1, 0])
 @pytest.mark.parametrize("name", ABSENCES)
 def test_a_bad_message_in_place_of_an_absence_counts_as_an_empty_update(tmp_path, name, validators):
-    def change(transport, to, message):
-        if message.kind is Kind.ABSENT:
-            ABSENCES[name](transport, to, message)
+    def change(transport, to, envelope):
+        if isinstance(envelope.message, Absent):
+            ABSENCES[name](transport, to, envelope)
         else:
-            transport.send(to, message)
+            transport.send(to, envelope)
 
     models = []
     for partition in ("auto", 4000):

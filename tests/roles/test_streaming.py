@@ -4,7 +4,7 @@ import pytest
 from toy_trainers import Adding, Endpoint, Stepped
 
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Kind, Peer
+from hpcps.protocol.messages import CombinedUpdate, Credit, ModelPartition, PartWritten, Peer, Update
 from hpcps.roles.sync.partitions import WINDOW
 from hpcps.spec.schema import Run
 
@@ -20,9 +20,12 @@ class Logged(Endpoint):
         super().__init__(inner)
         self._owner, self._log = owner, log
 
-    def send(self, to, message):
-        self._log.append((self._owner, to, message.kind, message.round, message.partition))
-        super().send(to, message)
+    def send(self, to, envelope):
+        message = envelope.message
+        round = message.position if isinstance(message, PartWritten) else getattr(message, "round", 0)
+        number = message.partitions if isinstance(message, Credit) else getattr(message, "partition", 0)
+        self._log.append((self._owner, to, type(message), round, number))
+        super().send(to, envelope)
 
 
 def spec(rule="average", partition=BYTES, servers=1, validators=0, workers=3, every=0, rounds=3):
@@ -71,10 +74,10 @@ def test_the_next_model_is_on_its_way_while_updates_come_in(tmp_path, validators
     model = play.to_the_end().model
     assert (model == model[0]).all()
     for round in range(3):
-        first = play.sent(Kind.MODEL, round=round + 1)[0][0]
-        assert first < play.sent(Kind.UPDATE, round=round)[-1][0]
+        first = play.sent(ModelPartition, round=round + 1)[0][0]
+        assert first < play.sent(Update, round=round)[-1][0]
         if validators:
-            assert play.sent(Kind.COMBINED, round=round)[0][0] < play.sent(Kind.UPDATE, round=round)[-1][0]
+            assert play.sent(CombinedUpdate, round=round)[0][0] < play.sent(Update, round=round)[-1][0]
 
 
 @pytest.mark.parametrize(("rule", "validators"), [("average", 0), ("average", 1), ("zeno", 2)])
@@ -84,38 +87,38 @@ def test_nobody_is_further_ahead_than_its_receiver_allows(tmp_path, rule, valida
     play.go_on(without=(laggard,))
     combiner = Peer("validator", 0) if validators else Peer("server", 0)
     # Of what the others sent nothing can be combined without the one that does not move.
-    ahead = [partition for _, sender, partition in play.sent(Kind.UPDATE, to=combiner) if sender == Peer("worker", 0)]
+    ahead = [partition for _, sender, partition in play.sent(Update, to=combiner) if sender == Peer("worker", 0)]
     assert ahead == list(range(WINDOW))
     play.to_the_end()
     for round in range(3):
         for to in (combiner, Peer("server", 0)):
-            kind = Kind.UPDATE if to == combiner else Kind.COMBINED
-            passed = play.sent(Kind.CREDIT, round=round)
+            kind = Update if to == combiner else CombinedUpdate
+            passed = play.sent(Credit, round=round)
             # A server that has made a partition of the next model takes another.
-            passed += [(when, who, made + 1 + WINDOW) for when, who, made in play.sent(Kind.MODEL, round=round + 1)]
+            passed += [(when, who, made + 1 + WINDOW) for when, who, made in play.sent(ModelPartition, round=round + 1)]
             for place, sender, partition in play.sent(kind, to=to, round=round):
                 granted = [number for when, who, number in passed if who == to and when < place]
                 assert partition < max(granted, default=WINDOW), (sender, partition)
-    came = [partition for _, sender, partition in play.sent(Kind.UPDATE, round=0) if sender == laggard]
+    came = [partition for _, sender, partition in play.sent(Update, round=0) if sender == laggard]
     assert came == list(range(PARTITIONS))
 
 
 def test_what_fits_the_window_needs_no_leave(tmp_path):
     play = Play(tmp_path, spec(partition=4 * LAYOUT.size // WINDOW + BYTES, validators=1))
     play.to_the_end()
-    assert len(play.sent(Kind.UPDATE, round=0)) == WINDOW * 3
-    assert not play.sent(Kind.CREDIT)
+    assert len(play.sent(Update, round=0)) == WINDOW * 3
+    assert not play.sent(Credit)
 
 
 @pytest.mark.parametrize("validators", [0, 2])
 def test_a_server_gives_leave_by_the_next_model(tmp_path, validators):
     play = Play(tmp_path, spec(servers=2, validators=validators, every=2))
     play.to_the_end()
-    saved = {play.log[place][3] - 1 for place, _, _ in play.sent(Kind.PART)}
+    saved = {play.log[place][3] - 1 for place, _, _ in play.sent(PartWritten)}
     assert saved
     for round in range(3):
         # Before a checkpoint the next model is kept back: then it has to be said.
-        said = {sender.role for _, sender, _ in play.sent(Kind.CREDIT, round=round)}
+        said = {sender.role for _, sender, _ in play.sent(Credit, round=round)}
         assert said == ({"validator"} if validators else set()) | ({"server"} if round in saved else set())
 
 
@@ -124,10 +127,10 @@ def test_a_checkpoint_is_written_before_the_model_goes_on(tmp_path, validators):
     play = Play(tmp_path, spec(servers=2, validators=validators, every=1))
     play.to_the_end()
     server = Peer("server", 1)
-    parts = {play.log[place][3]: place for place, sender, _ in play.sent(Kind.PART) if sender == server}
+    parts = {play.log[place][3]: place for place, sender, _ in play.sent(PartWritten) if sender == server}
     assert parts, "there were checkpoints"
     for moment, written in parts.items():
-        models = [place for place, sender, _ in play.sent(Kind.MODEL, round=moment) if sender == server]
+        models = [place for place, sender, _ in play.sent(ModelPartition, round=moment) if sender == server]
         assert written < min(models)
 
 

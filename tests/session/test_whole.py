@@ -72,7 +72,7 @@ def test_attackers_have_the_bits_of_an_experiment(attack):
     packers = [Packer(Peer("worker", k), run, (Peer("server", 0),), layout, np.zeros) for k in range(7)]
     known = None
     if run.attack.omniscient:
-        known = Knowledge(ADVERSARY, run, {"layout": layout.to_json(), "steps_per_epoch": 2}, ALONE)
+        known = Knowledge(ADVERSARY, run, layout.to_json(), 2, ALONE)
     reduction = {**table_of("median"), "attack": attack, "seed": 3}
     changed = 0
     for round in range(4):

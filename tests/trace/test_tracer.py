@@ -3,12 +3,14 @@
 import json
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.protocol.messages import Kind, Message, Peer, Received
+from hpcps.protocol.messages import Flag, ModelPartition, Peer, Update
+from hpcps.protocol.received import Received
 from hpcps.records.trace.clocks import Offset
 from hpcps.records.trace.reader import merge, read_trace
 from hpcps.records.trace.tracer import PACKED, Tracer
@@ -26,12 +28,13 @@ class Clock:
         return self.now
 
 
+NOTHING = np.zeros(0, np.float32)
+MODEL = ModelPartition(round=0, shard=0, partition=0, flags=Flag.NONE, values=NOTHING)
+UPDATE = Update(round=0, shard=0, partition=0, flags=Flag.NONE, mask=np.ones(0, np.bool_), values=NOTHING)
+
+
 def nothing():
     return None
-
-
-def message(kind, sender):
-    return Message(kind, sender, "run", 0)
 
 
 def tracer_of(folder, peer=WORKER, session=1, clock=time.perf_counter, **more):
@@ -52,11 +55,11 @@ def a_turn(tracer, clock, round=0):
     clock.now += 0.5
     start = clock.now
     clock.now += 0.002
-    tracer.took(Received(SERVER, message(Kind.MODEL, SERVER)), round, start)
+    tracer.took(Received(SERVER, MODEL), round, start)
     clock.now += 0.001
     carry_out(tracer, clock, Compute("train", nothing), 3.0, round)
     clock.now += 5e-6  # too short to be told apart
-    carry_out(tracer, clock, Send(SERVER, message(Kind.UPDATE, WORKER)), 0.0005, round)
+    carry_out(tracer, clock, Send(SERVER, UPDATE), 0.0005, round)
 
 
 A_TURN = ["wait", "receive", "handle", "train", "send"]
@@ -91,7 +94,7 @@ def test_spans_follow_one_another_without_a_gap(tmp_path):
 
 def test_messages_are_told_with_whom_and_how_large(tmp_path):
     clock, far = Clock(), Peer("validator", 70_000)
-    large = Message(Kind.UPDATE, WORKER, "run", 0, payload=np.broadcast_to(np.float32(0), 2**31))
+    large = replace(UPDATE, values=np.broadcast_to(np.float32(0), 2**31))
     with tracer_of(tmp_path, clock=clock) as tracer:
         carry_out(tracer, clock, Send(far, large), 1.0, 2**31 - 1)
     (span,) = read_trace(tmp_path).spans.itertuples()
@@ -121,7 +124,7 @@ def test_a_process_without_rest_writes_every_second(tmp_path):
     clock = Clock()
     tracer = tracer_of(tmp_path, clock=clock)
     for _ in range(30):
-        carry_out(tracer, clock, Send(SERVER, message(Kind.UPDATE, WORKER)), 0.1)
+        carry_out(tracer, clock, Send(SERVER, UPDATE), 0.1)
     assert len(read_trace(tmp_path).spans) >= 20
     tracer.close()
 
@@ -130,7 +133,7 @@ def test_more_than_there_is_room_for_is_written(tmp_path):
     clock = Clock()
     tracer = tracer_of(tmp_path, clock=clock)
     for _ in range(1100):
-        carry_out(tracer, clock, Send(SERVER, message(Kind.UPDATE, WORKER)), 1e-5)
+        carry_out(tracer, clock, Send(SERVER, UPDATE), 1e-5)
     assert len(read_trace(tmp_path).spans) == 1024
     tracer.close()
     assert len(read_trace(tmp_path).spans) == 1100

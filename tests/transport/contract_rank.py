@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,9 @@ import pytest
 from hpcps.errors import RunError
 from hpcps.execution.process import drive
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.protocol.messages import Flag, Kind, Message, Peer, Received, Reduced
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Absent, Credit, Flag, ModelReply, Peer, Statistics
+from hpcps.protocol.received import Reduced
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.registry import using
@@ -33,7 +36,7 @@ SIZES = (0, 1, 1000, 300_000, 3_000_000)
 class Waiting:
     """A role that waits for another one, in vain."""
 
-    keeps_checkpoints, device, round = False, "cpu", 3
+    keeps_checkpoints, device, round, run_id = False, "cpu", 3, "run"
 
     def __init__(self, peer, other):
         self.peer, self._other = peer, other
@@ -60,30 +63,38 @@ def payloads(group, me):
     """They arrive whole, in order, with their headers; all of them are valid until they are answered."""
     mask = np.array([True, False, True])
     sent = [
-        Message(Kind.UPDATE, me, "run", k, 1, Flag.LAST, mask, {"a": [k]}, np.arange(size, dtype="f4") + k, 7, 9, 2)
+        ModelReply(
+            request=k,
+            shard=1,
+            version=7,
+            position=9,
+            epoch=2,
+            flags=Flag.LAST,
+            applied=mask,
+            values=np.arange(size, dtype="f4") + k,
+        )
         for k, size in enumerate(SIZES)
     ]
     if me in (A, B):
         payloads = [group.allocate(message.values.size) for message in sent]
         for message, payload in zip(sent, payloads, strict=True):
             payload[:] = message.values
-            group.transport.send(S, Message(**{**vars(message), "payload": payload}))
-            group.transport.send(S, Message(Kind.READ, me, "run", message.round))
+            group.transport.send(S, Envelope(me, "run", replace(message, values=payload)))
+            group.transport.send(S, Envelope(me, "run", Credit(round=message.request, partitions=1)))
     if me == S:
         held = {A: [], B: []}
         for _ in range(4 * len(SIZES)):
             event = await_event(group)
-            assert isinstance(event, Received), event
-            assert event.source == event.message.sender
-            held[event.source].append(event.message)
+            assert isinstance(event, Delivered), event
+            assert (event.source, "run") == (event.envelope.sender, event.envelope.run)
+            held[event.source].append(event.envelope.message)
         for came in held.values():
-            assert [(m.kind, m.round) for m in came] == [
-                (kind, k) for k in range(len(SIZES)) for kind in (Kind.UPDATE, Kind.READ)
-            ]
+            assert [type(m) for m in came] == [ModelReply, Credit] * len(SIZES)
+            assert [m.round for m in came[1::2]] == [*range(len(SIZES))]
             for message, expected in zip(came[::2], sent, strict=True):
-                for name in ("run", "round", "shard", "flags", "note", "version", "index", "partition"):
+                for name in ("request", "shard", "version", "position", "epoch", "flags"):
                     assert getattr(message, name) == getattr(expected, name), name
-                assert (message.mask == mask).all()
+                assert (message.applied == mask).all()
                 np.testing.assert_array_equal(message.values, expected.values)
                 assert message.values.flags.aligned
     group.barrier()
@@ -95,14 +106,14 @@ def a_settled_run(group, me):
     """Messages that no role has received do not reach the next run."""
     if me in (A, B):
         for size in (0, 10, 200_000):
-            group.transport.send(S, Message(Kind.UPDATE, me, "first", 0, payload=np.zeros(size, np.float32)))
+            group.transport.send(S, Envelope(me, "first", Statistics(round=0, values=np.zeros(size, np.float32))))
     group.settle()
     assert group.transport.receive() is None
     group.barrier()
     if me == A:
-        group.transport.send(S, Message(Kind.ABSENT, me, "second", 0))
+        group.transport.send(S, Envelope(me, "second", Absent(round=0, flags=Flag.NONE)))
     if me == S:
-        assert await_event(group).message.run == "second"
+        assert await_event(group).envelope.run == "second"
     group.settle()
 
 
@@ -132,8 +143,8 @@ def offers(group, me, offered):
     values = group.allocate(1000)
     values[:] = 1
     if me == A:
-        transport.send(S, Message(Kind.UPDATE, A, "run", 0, payload=values))
-    held = await_event(group).message.values if me == S else None
+        transport.send(S, Envelope(A, "run", Statistics(round=0, values=values)))
+    held = await_event(group).envelope.message.values if me == S else None
     group.barrier()
     if me == A and "shared_memory" in offered:
         values[:] = 2

@@ -5,7 +5,8 @@ import time
 
 from mpi4py import MPI
 
-from hpcps.protocol.messages import Kind, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import Peer, Statistics
 from hpcps.transport.mpi.process_group import MpiProcessGroup
 
 world = MPI.COMM_WORLD
@@ -16,7 +17,7 @@ mine = group.allocate(300_000)
 mine[:] = world.rank
 for peer in peers:
     if peer != peers[world.rank]:
-        transport.send(peer, Message(Kind.UPDATE, peers[world.rank], "0123456789", 0, payload=mine))
+        transport.send(peer, Envelope(peers[world.rank], "0123456789", Statistics(round=0, values=mine)))
 came = {}
 while len(came) < world.size - 1:
     event = transport.receive()
@@ -24,9 +25,9 @@ while len(came) < world.size - 1:
         assert time.monotonic() < until, "nothing came"
         backoff.wait()
         continue
-    assert isinstance(event, Received)
-    assert (event.message.values == event.source.index).all()
-    came[event.source.index] = event.message.values
+    assert isinstance(event, Delivered)
+    assert (event.envelope.message.values == event.source.index).all()
+    came[event.source.index] = event.envelope.message.values
 group.barrier()
 mine[:] = -1.0
 group.barrier()

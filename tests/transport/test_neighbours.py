@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from hpcps.protocol.messages import MalformedMessageError
+from hpcps.protocol.envelope import MalformedMessageError
 from hpcps.transport.shared_memory import Arena, Neighbours, SegmentAddress
 from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
 from hpcps.transport.shared_memory.mailbox import Mailbox, MailboxWriter

@@ -10,7 +10,8 @@ from typing import Any
 from hpcps.errors import RunError, message_of, text_of
 from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.protocol.messages import Peer, Reduced
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Reduced
 from hpcps.records.attempts import Attempt, DifferenceError
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import decode
@@ -86,7 +87,7 @@ class ReplayDriver(RoleDriver):
         if arrival is None or isinstance(arrival, Reduced):
             return None
         self._moments += not str(name).startswith(SAME)
-        return arrival.dated(self._record.time, self._clock())
+        return self._opened(arrival)
 
     def step(self) -> bool:
         """Handle the next event, if it is available; return whether it was.

@@ -12,7 +12,8 @@ import numpy as np
 from hpcps.execution.background import BackgroundExecutor, Finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.sharing import Action, ActiveTask, EventQueue, HostCores
-from hpcps.protocol.messages import Kind, Malformed, Received
+from hpcps.protocol.messages import StepsQuery
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.roles.events import AwaitBackground, Compute, Effect, Event, InBackground, Now, Record, Send
 from hpcps.spec.simulation import Costs
@@ -176,7 +177,7 @@ class Process:
             case Received(source, _) if source == ADVERSARY:
                 return 0.0
             case Received(_, message):
-                query = self._costs.query if message.kind is Kind.QUERY else 0.0
+                query = self._costs.query if isinstance(message, StepsQuery) else 0.0
                 return messages.receive + messages.byte * message.payload_bytes + query
             case Malformed():
                 return messages.receive

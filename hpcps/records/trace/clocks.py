@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hpcps.errors import RunError
-from hpcps.protocol.messages import ROLES, Kind, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.messages import ROLES, ClockQuestion, ClockReading, Message, Peer
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import ProcessGroup
 
@@ -19,6 +21,7 @@ ROUNDS = 32
 
 _TIMEOUT = 60.0
 """Seconds to wait for a message."""
+_Kind = TypeVar("_Kind", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -113,28 +116,30 @@ def _ask(group: ProcessGroup, me: Peer, first: Peer, clock: Callable[[], float])
     best = Offset(0.0, float("inf"))
     for number in range(ROUNDS):
         asked = clock()
-        group.transport.send(first, Message(Kind.CLOCK, me, "", number))
-        answer = _receive(group, f"{me} waits for the time of {first}")
+        group.transport.send(first, Envelope(me, "", ClockQuestion(number=number)))
+        _, answer = _receive(group, ClockReading, f"{me} waits for the time of {first}")
         answered = clock()
         error = (answered - asked) / 2
         if error < best.error:
-            best = Offset(float(answer.message.note["clock"]) - (asked + answered) / 2, error)
+            best = Offset(answer.clock - (asked + answered) / 2, error)
     return best
 
 
 def _answer(group: ProcessGroup, me: Peer, questions: int, clock: Callable[[], float]) -> None:
     for _ in range(questions):
-        asked = _receive(group, f"{me} waits for questions about the time")
-        note = {"clock": clock()}
-        group.transport.send(asked.source, Message(Kind.CLOCK, me, "", asked.message.round, note=note))
+        source, asked = _receive(group, ClockQuestion, f"{me} waits for questions about the time")
+        group.transport.send(source, Envelope(me, "", ClockReading(number=asked.number, clock=clock())))
 
 
-def _receive(group: ProcessGroup, what: str) -> Received:
+def _receive(group: ProcessGroup, kind: type[_Kind], what: str) -> tuple[Peer, _Kind]:
+    """Return the next message of a kind with its sender."""
     backoff, until = Backoff(), time.monotonic() + _TIMEOUT
-    while not (isinstance(arrival := group.transport.receive(), Received) and arrival.message.kind is Kind.CLOCK):
+    while True:
+        arrival = group.transport.receive()
+        if isinstance(arrival, Delivered) and isinstance(arrival.envelope.message, kind):
+            return arrival.source, arrival.envelope.message
         if time.monotonic() > until:
             raise RunError(
                 f"{what}, and no message arrived in {_TIMEOUT:g} s; run without --trace to skip this comparison"
             )
         backoff.wait()
-    return arrival

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_json, regular
-from hpcps.protocol.messages import ROLES, Kind, Peer
+from hpcps.protocol.messages import ROLES, Message, Peer
 from hpcps.records.files import replacing
 from hpcps.records.trace.tracer import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, SUFFIX, UNPACKED, code
 
@@ -24,7 +24,7 @@ _HEAD = {"session": int, "role": str, "index": int, "host": str, "clock": str, "
 
 _NAMES = np.array(["", *ACTIVITIES], object)
 _ROLES = dict(enumerate(ROLES))
-_KINDS = {0: "MALFORMED", **{kind.value: kind.name for kind in Kind}}
+_KINDS = {0: "MALFORMED", **{code: kind.kind for code, kind in Message.classes.items()}}
 _HANDLE, _MESSAGES = code("handle"), [code("send"), code("receive")]
 
 

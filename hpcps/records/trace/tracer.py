@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcps.protocol.messages import ROLES, Malformed, Peer, Received
+from hpcps.protocol.messages import ROLES, Peer
+from hpcps.protocol.received import Malformed, Received
 from hpcps.records.trace.clocks import Offset
 from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, Now, Save, Seal, Send, Snapshot
 
@@ -143,7 +144,7 @@ class Tracer:
         """Record that the process took an event; its rest, if any, ended at `start`, when it looked for events."""
         if isinstance(event, Received):
             message, other = event.message, event.source
-            self._add(_RECEIVE, round, start, message.kind, _ROLE[other.role], message.payload_bytes, other.index)
+            self._add(_RECEIVE, round, start, message.code, _ROLE[other.role], message.payload_bytes, other.index)
         elif isinstance(event, Malformed):
             self._add(_RECEIVE, round, start, 0, _ROLE[event.source.role], 0, event.source.index)
         elif self._before:
@@ -160,7 +161,7 @@ class Tracer:
         """Record an effect that took from `start` until now."""
         if isinstance(effect, Send):
             message, other = effect.message, effect.to
-            self._add(_SEND, round, start, message.kind, _ROLE[other.role], message.payload_bytes, other.index)
+            self._add(_SEND, round, start, message.code, _ROLE[other.role], message.payload_bytes, other.index)
         elif isinstance(effect, (Compute, Now, InBackground)):
             self._add(self._codes[effect.task], round, start)
         else:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Copy, Message, Peer, RunEnds, WriteCheckpoint
 from hpcps.protocol.roster import SERVER_0
 from hpcps.roles.adversary import Adversary, Crafted
 from hpcps.roles.attack_group import Knowledge
@@ -32,21 +32,21 @@ class AsyncAdversary(Adversary):
         return self._workers if self._known else (self._coordinator,)
 
     def _takes(self, source: Peer, message: Message) -> bool:
-        ordered = source == SERVER_0 and message.kind in (Kind.CHECKPOINT, Kind.STOP)
+        ordered = source == SERVER_0 and isinstance(message, (WriteCheckpoint, RunEnds))
         return ordered or super()._takes(source, message)
 
     def _take(self, source: Peer, message: Message, known: Knowledge) -> Iterator[Effect]:
-        if message.kind is Kind.STOP:
+        if isinstance(message, RunEnds):
             yield Finish()
-        elif message.kind is Kind.CHECKPOINT:
+        elif isinstance(message, WriteCheckpoint):
             self._flags = message.flags
-            yield Snapshot(message.round, self.state())
-        elif message.kind is Kind.COPY and (reason := wrong_blocks(message, known.layout)):
+            yield Snapshot(message.position, self.state())
+        elif isinstance(message, Copy) and (reason := wrong_blocks(message.mask, message.values, known.layout)):
             yield rejection(source, reason)
             yield from self._excuse(source)
-        elif message.kind is Kind.COPY:
+        elif isinstance(message, Copy):
             known.put(source.index, message)
-            if known.attacks(source.index, message.round, int(message.note.get("epoch", 0))):
+            if known.attacks(source.index, message.round, message.epoch or 0):
                 self._asking.append((source.index, message.round))
             else:
                 yield self._answer(source.index, message.round)

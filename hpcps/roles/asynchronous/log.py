@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import DeviceVector, empty_like, pack
-from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
+from hpcps.protocol.messages import (
+    ApplyUpdate,
+    Flag,
+    ModelReply,
+    Ordered,
+    Peer,
+    Read,
+    Stop,
+    SubmittedEntry,
+    UpdateEntry,
+    UpdateRequest,
+)
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import SERVER_0, Roster, shards_of
 from hpcps.roles.checks import rejection, wrong_rate
@@ -19,7 +32,25 @@ from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
-UPDATES = (Kind.APPLY, Kind.UPDATE)
+
+class EntryKind(Enum):
+    """What an entry of the log is."""
+
+    APPLY = "apply"
+    """An update that a validator has filtered."""
+    UPDATE = "update"
+    """A worker's update, which the servers filter."""
+    READ = "read"
+    """Its reader gets the model, which does not change."""
+    STOP = "stop"
+    """The coordinator has finished its epochs."""
+    ABSENT = "absent"
+    """A worker has no update; it only waits at a validator."""
+    CHECKPOINT = "checkpoint"
+    """Server 0's own entry: everyone writes a part of a checkpoint."""
+
+
+UPDATES = (EntryKind.APPLY, EntryKind.UPDATE)
 """Entries that change the model."""
 
 
@@ -28,8 +59,7 @@ class LogEntry:
     """Something that all servers execute at the same place of their log; then its reader gets the model.
 
     Attributes:
-        kind: APPLY (an update that a validator filtered), UPDATE (a worker's, which the servers filter), READ or STOP;
-            ABSENT (a worker has no update) only waits at a validator.
+        kind: what it is.
         submitter: the role that sends the entry.
         number: the submitter's count of its entries, from 1; 0 if they are not counted.
         reader: the role that gets the model.
@@ -43,7 +73,7 @@ class LogEntry:
         flags: whether a checkpoint suspends the run.
     """
 
-    kind: Kind
+    kind: EntryKind
     submitter: Peer
     number: int
     reader: Peer
@@ -58,59 +88,70 @@ class LogEntry:
     @staticmethod
     def checkpoint(flags: Flag) -> LogEntry:
         """Return server 0's own entry, at which everyone writes a checkpoint."""
-        return LogEntry(Kind.CHECKPOINT, SERVER_0, 0, SERVER_0, 0, flags=flags)
+        return LogEntry(EntryKind.CHECKPOINT, SERVER_0, 0, SERVER_0, 0, flags=flags)
 
-    def message(self, shard: int) -> Message:
+    def message(self, shard: int) -> SubmittedEntry:
         """Return it as a message to one server."""
-        note: dict[str, object] = {"epoch": self.epoch, **({"rate": self.rate} if self.rate else {})}
-        if self.submitter.role == "validator":
-            note["request"] = self.request
-            if self.reader != self.submitter:
-                note["worker"] = self.reader.index
-        return Message(
-            self.kind,
-            round=self.number,
-            shard=shard,
-            mask=self.mask,
-            note=note,
-            payload=self.payload,
-            version=self.base,
-        )
+        of_validator, reads_itself = self.submitter.role == "validator", self.reader == self.submitter
+        base: dict[str, Any] = {
+            "number": self.number, "shard": shard, "base": self.base, "epoch": self.epoch, "rate": self.rate,
+            "request": self.request if of_validator else None,
+            "worker": self.reader.index if of_validator and not reads_itself else None,
+        }  # fmt: skip
+        match self.kind:
+            case EntryKind.APPLY | EntryKind.UPDATE:
+                assert self.mask is not None, "an update that is sent has blocks"
+                assert self.payload is not None, "an update that is sent has blocks"
+                kind = ApplyUpdate if self.kind is EntryKind.APPLY else UpdateEntry
+                return kind(**base, mask=self.mask, values=self.payload)
+            case EntryKind.STOP:
+                return Stop(**base)
+        return Read(**base)
 
     @staticmethod
-    def of(message: Message, decoder: UpdateDecoder, whole: Partition) -> LogEntry:
-        """Return the entry in a message.
+    def of(source: Peer, message: SubmittedEntry, decoder: UpdateDecoder, whole: Partition) -> LogEntry:
+        """Return the entry in a message to a server.
 
         Args:
+            source: its sender.
             message: the message.
             decoder: decodes a worker's update.
             whole: the elements of the update.
 
         Raises:
-            ValueError: its note or its blocks are wrong; the reason in one line.
+            ValueError: its blocks or its learning rate are wrong; the reason in one line.
         """
-        payload, reason = message.payload, None
-        if message.kind is Kind.UPDATE:
-            payload, reason = decoder(message, whole)
-        if reason := reason or wrong_rate(message):
+        kind, mask, payload, reason = EntryKind(message.kind.lower()), None, None, None
+        if isinstance(message, ApplyUpdate):
+            mask, payload = message.mask, message.values
+        elif isinstance(message, UpdateEntry):
+            mask = message.mask
+            payload, reason = decoder(source, mask, message.values, whole)
+        if reason := reason or wrong_rate(message.rate):
             raise ValueError(reason)
-        epoch, worker, request = (message.note.get(name, 0) for name in ("epoch", "worker", "request"))
-        if not all(isinstance(number, int) and number >= 0 for number in (epoch, worker, request)):
-            raise ValueError(f"its note {message.note} has something other than counts")
-        reader = message.sender
-        if reader.role == "worker":
-            request = message.round
-        elif "worker" in message.note:
-            reader = Peer("worker", worker)
+        reader, request = source, message.number if source.role == "worker" else message.request or 0
+        if source.role != "worker" and message.worker is not None:
+            reader = Peer("worker", message.worker)
         return LogEntry(
-            message.kind, message.sender, message.round, reader, request, message.version, epoch,
-            message.mask, payload, rate=float(message.note.get("rate", 0.0)),
+            kind, source, message.number, reader, request, message.base, message.epoch, mask, payload,
+            rate=message.rate,
+        )  # fmt: skip
+
+    @staticmethod
+    def requested(source: Peer, message: UpdateRequest, decoder: UpdateDecoder, whole: Partition) -> LogEntry:
+        """Return the entry in a worker's update to a validator; arguments and errors as in `of`."""
+        payload, reason = decoder(source, message.mask, message.values, whole)
+        if reason := reason or wrong_rate(message.rate):
+            raise ValueError(reason)
+        return LogEntry(
+            EntryKind.UPDATE, source, message.request, source, message.request, message.base, 0, message.mask, payload,
+            rate=message.rate,
         )  # fmt: skip
 
     def fields(self) -> dict[str, object]:
         """Return what a server's record says of it."""
         return {
-            "kind": self.kind.name.lower(),
+            "kind": self.kind.value,
             "submitter": str(self.submitter),
             "number": self.number,
             "reader": str(self.reader),
@@ -125,7 +166,7 @@ class LogEntry:
 
     def refused(self) -> LogEntry:
         """Return it as a READ, if its update cannot be used: its reader still gets the model."""
-        return replace(self, kind=Kind.READ, mask=None, payload=None)
+        return replace(self, kind=EntryKind.READ, mask=None, payload=None)
 
 
 @dataclass(frozen=True)
@@ -146,21 +187,17 @@ class LogPosition:
     submitter: Peer | None = None
     number: int = 0
 
-    def message(self, entry: LogEntry) -> Message:
+    def message(self, entry: LogEntry) -> Ordered:
         """Return it as a message to another server."""
-        submitter = [ROLES.index(entry.submitter.role), entry.submitter.index]
-        note = {"of": submitter, "epoch": self.epoch}
-        return Message(
-            Kind.ORDER, round=entry.number, flags=entry.flags, note=note, version=self.version, index=self.index
-        )
+        return Ordered(
+            number=entry.number, submitter=entry.submitter, position=self.index, version=self.version,
+            epoch=self.epoch, flags=entry.flags,
+        )  # fmt: skip
 
     @staticmethod
-    def of(message: Message) -> LogPosition:
+    def of(message: Ordered) -> LogPosition:
         """Return the position in a message."""
-        role, index = message.note["of"]
-        return LogPosition(
-            message.index, message.version, message.note["epoch"], Peer(ROLES[role], index), message.round
-        )
+        return LogPosition(message.position, message.version, message.epoch, message.submitter, message.number)
 
 
 class LogClient:
@@ -180,10 +217,10 @@ class LogClient:
         self.request = 0
         self._entries = 0
 
-    def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def take_model(self, source: Peer, model: ModelReply) -> Iterator[Effect]:
         """Take a shard of the model that was asked for; the run is over with the last model."""
         training = self._training
-        last = bool(message.flags & Flag.LAST)
+        last = bool(model.flags & Flag.LAST)
         waiting = training.stage in (Stage.STARTING, Stage.WAITING_FOR_MODEL, Stage.STOPPING)
         expected = self.request if waiting else self.request + 1
         if last and not training.is_coordinator:
@@ -191,10 +228,10 @@ class LogClient:
         elif training.stage is Stage.STOPPING and not last:
             # It answers the coordinator's last update; only the last model counts now.
             return
-        elif message.round != expected:
-            yield rejection(source, f"a model that answers request {message.round} instead of {expected}")
+        elif model.request != expected:
+            yield rejection(source, f"a model that answers request {model.request} instead of {expected}")
         else:
-            training.inbox.put(message, expected)
+            training.inbox.put(source, model, expected)
             yield from training.adopt_when_complete()
 
     def ask(self) -> Iterator[Effect]:

@@ -8,9 +8,24 @@ from dataclasses import replace
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import (
+    ApplyUpdate,
+    Flag,
+    InitialModel,
+    Message,
+    Ordered,
+    PartWritten,
+    Peer,
+    Read,
+    RunEnds,
+    Stop,
+    SubmittedEntry,
+    UpdateEntry,
+    WriteCheckpoint,
+)
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import SERVER_0, Roster
-from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
+from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, wrong_blocks, wrong_size
@@ -53,7 +68,7 @@ class AsyncServer(MessagingRole):
         self._checkpoint = CheckpointParts(self._roster)
         self._stage = ServerStage.STARTING
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start() if self._shard is not None:
                 yield from self._present(self._shard)
@@ -72,11 +87,11 @@ class AsyncServer(MessagingRole):
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         if self._shard is None:
             yield from self._initialise(source, message)
-        elif message.kind is Kind.ORDER and source == SERVER_0:
+        elif isinstance(message, Ordered) and source == SERVER_0:
             self._log.order(LogPosition.of(message), message.flags)
             yield from self._execute_ordered(self._shard)
-        elif message.kind is Kind.PART and self.keeps_checkpoints:
-            yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
+        elif isinstance(message, PartWritten) and self.keeps_checkpoints:
+            yield from self._checkpoint.take(source, message)
             yield from self._checkpoint_when_due(due=self._checkpoint.wanted and not self._checkpoint.suspending)
         elif self._stage is ServerStage.SUSPENDING:
             # It comes after the checkpoint at which the run is suspended; a resumed run sends it again.
@@ -84,16 +99,16 @@ class AsyncServer(MessagingRole):
         elif source in self._log.submitters:
             yield from self._take_entry(source, message, self._shard)
         else:
-            yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
+            yield from self._refuse(source, f"a server gets no {message.kind} from {source}")
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take the initial weights from the coordinator, and send everyone the model."""
-        if source != self._roster.coordinator or message.kind is not Kind.INIT:
+        if source != self._roster.coordinator or not isinstance(message, InitialModel):
             expected = f"waits for the initial model from {self._roster.coordinator}"
-            raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
-        if reason := wrong_size(message, AsyncShard.size(self.peer, self._run, message.note["layout"])):
+            raise RunError(f"{self.peer} {expected}; {source} sent {message.kind}")
+        if reason := wrong_size(message.values, AsyncShard.size(self.peer, self._run, message.layout)):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._shard = AsyncShard(self.peer, self._run, message.note["layout"], message.values, self._resources)
+        self._shard = AsyncShard(self.peer, self._run, message.layout, message.values, self._resources)
         yield from self._present(self._shard)
 
     def _present(self, shard: AsyncShard) -> Iterator[Effect]:
@@ -143,7 +158,7 @@ class AsyncServer(MessagingRole):
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(entry))
         for peer in (*self._roster.readers(), *self._roster.adversaries()):
-            yield Send(peer, Message(Kind.CHECKPOINT, round=place.index, flags=entry.flags))
+            yield Send(peer, WriteCheckpoint(position=place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
@@ -162,14 +177,17 @@ class AsyncServer(MessagingRole):
 
     def _take_entry(self, source: Peer, message: Message, shard: AsyncShard) -> Iterator[Effect]:
         """Take the next entry of a submitter: server 0 executes it at once, the others where server 0 puts it."""
-        expected = self._log.next_number(source)
-        if message.round < expected:
-            yield rejection(source, f"a second or late message (of request {message.round})")
+        if not isinstance(message, SubmittedEntry):
+            yield from self._refuse(source, f"a server gets no {message.kind} from {source}")
             return
-        reason = f"it is of request {message.round}" if message.round > expected else self._wrong(message, shard)
+        expected, number = self._log.next_number(source), message.number
+        if number < expected:
+            yield rejection(source, f"a second or late message (of request {number})")
+            return
+        reason = f"it is of request {number}" if number > expected else self._wrong(source, message, shard)
         if reason is None:
             try:
-                entry = LogEntry.of(message, shard.decoder, shard.whole)
+                entry = LogEntry.of(source, message, shard.decoder, shard.whole)
             except ValueError as error:
                 reason = str(error)
             else:
@@ -177,15 +195,15 @@ class AsyncServer(MessagingRole):
                 return
         yield from self._refuse(source, reason)
 
-    def _wrong(self, message: Message, shard: AsyncShard) -> str | None:
+    def _wrong(self, source: Peer, message: SubmittedEntry, shard: AsyncShard) -> str | None:
         """Return what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
-        if message.kind is Kind.APPLY and self._roster.validators:
-            return wrong_blocks(message, shard.layout)
-        if message.kind is Kind.UPDATE and not self._roster.validators:
+        if isinstance(message, ApplyUpdate) and self._roster.validators:
+            return wrong_blocks(message.mask, message.values, shard.layout)
+        if isinstance(message, UpdateEntry) and not self._roster.validators:
             return None
-        if message.kind is Kind.READ or (message.kind is Kind.STOP and message.sender == self._roster.coordinator):
+        if isinstance(message, Read) or (isinstance(message, Stop) and source == self._roster.coordinator):
             return None
-        return f"a server gets no {message.kind.name} from {message.sender}"
+        return f"a server gets no {message.kind} from {source}"
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Count a worker's bad message as a READ; the run cannot go on without a validator's or server's message."""
@@ -194,7 +212,7 @@ class AsyncServer(MessagingRole):
         yield rejection(source, reason)
         if self._shard is not None and source in self._log.submitters:
             number = self._log.next_number(source)
-            yield from self._log_entry(LogEntry(Kind.READ, source, number, source, number), self._shard)
+            yield from self._log_entry(LogEntry(EntryKind.READ, source, number, source, number), self._shard)
 
     def _log_entry(self, entry: LogEntry, shard: AsyncShard) -> Iterator[Effect]:
         if self.peer != SERVER_0:
@@ -243,9 +261,9 @@ class AsyncServer(MessagingRole):
         if not self._diverged and not shard.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})
-        if entry.kind is Kind.STOP:
+        if entry.kind is EntryKind.STOP:
             yield from self._finish(entry, place, shard)
-        elif entry.kind is Kind.CHECKPOINT:
+        elif entry.kind is EntryKind.CHECKPOINT:
             if entry.flags & Flag.SUSPEND:
                 self._stage = ServerStage.SUSPENDING
             yield Snapshot(place.index, self.state())
@@ -257,9 +275,9 @@ class AsyncServer(MessagingRole):
         self._stage = ServerStage.FINISHED
         last = shard.reply(entry.reader, entry.request, place, last=True)
         for reader in self._roster.readers():
-            yield Send(reader, last if reader == self._roster.coordinator else replace(last, payload=None))
+            yield Send(reader, last if reader == self._roster.coordinator else replace(last, values=last.values[:0]))
         if self.keeps_checkpoints:
             for adversary in self._roster.adversaries():
-                yield Send(adversary, Message(Kind.STOP, round=place.index))
+                yield Send(adversary, RunEnds(round=place.index))
         yield Save(f"final/{self.peer}", on_host(shard.model))
         yield Finish()

@@ -14,12 +14,12 @@ from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import copied, copy, empty_like, finite, on_host, pack, unpack
 from hpcps.optimizers import NoOptimizer, Stepper
-from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.messages import Flag, ModelReply, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import shards_of
 from hpcps.registry.failures import errors_of
 from hpcps.roles.asynchronous.filter import UpdateFilter
-from hpcps.roles.asynchronous.log import LogEntry, LogPosition
+from hpcps.roles.asynchronous.log import EntryKind, LogEntry, LogPosition
 from hpcps.roles.checks import not_finite
 from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import Record
@@ -216,7 +216,7 @@ class AsyncShard:
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
         """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
         rejections: list[Record] = []
-        if entry.kind is Kind.UPDATE:
+        if entry.kind is EntryKind.UPDATE:
             entry, rejections = self._filtered(entry, alpha)
         weight = self._apply(entry, staleness)
         self.sent.changed()
@@ -275,7 +275,7 @@ class AsyncShard:
         applied: Mask | None = None,
         *,
         last: bool = False,
-    ) -> Message:
+    ) -> ModelReply:
         """Return the message with the model for a reader: a copy, because the next update may come before it is read.
 
         Where processes share memory the copy is in it, so that the reader reads it in place. With a compressor of
@@ -285,7 +285,7 @@ class AsyncShard:
         flags |= Flag.LAST if last else Flag.NONE
         if self.backups is not None:
             self.backups.pull(reader, self.sent.held[reader])
-        return Message(
-            Kind.MODEL, round=request, shard=self._index, flags=flags, mask=applied, note={"epoch": place.epoch},
-            payload=payload, version=place.version, index=place.index,
+        return ModelReply(
+            request=request, shard=self._index, version=place.version, position=place.index, epoch=place.epoch,
+            flags=flags, applied=applied, values=payload,
         )  # fmt: skip

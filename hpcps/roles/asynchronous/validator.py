@@ -9,11 +9,12 @@ from functools import partial
 
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
-from hpcps.roles.asynchronous.log import LogClient, LogEntry
+from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
@@ -66,14 +67,14 @@ class AsyncValidator(TrainingRole):
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
-            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
-                yield from self._log.take_model(source, message)
-            case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source in self._requests:
+            case Received(source, ModelReply() as model) if source.role == "server":
+                yield from self._log.take_model(source, model)
+            case Received(source, UpdateRequest() | NoUpdate() as message) if source in self._requests:
                 yield from self._take_update(source, message)
-            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == SERVER_0:
-                yield from self._training.take_checkpoint(message)
+            case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
+                yield from self._training.take_checkpoint(due)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, str(self.peer)))
             case Idle():
@@ -104,20 +105,24 @@ class AsyncValidator(TrainingRole):
         else:
             yield Drain()
 
-    def _take_update(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def _take_update(self, source: Peer, message: UpdateRequest | NoUpdate) -> Iterator[Effect]:
         """Take a worker's message; it is handled in its turn."""
-        expected = self._requests[source] + 1
-        if message.kind is Kind.ABSENT and self._accumulates:
-            self._queue.append(LogEntry(Kind.ABSENT, source, 0, source, message.round))
+        expected, request = self._requests[source] + 1, message.request
+        if isinstance(message, NoUpdate) and self._accumulates:
+            self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request))
             yield from self._handle_next()
-        elif message.round < expected:
-            yield rejection(source, f"a second or late message (of request {message.round})")
-        elif message.round > expected:
-            yield from self._refuse(source, f"it is of request {message.round}")
+        elif request < expected:
+            yield rejection(source, f"a second or late message (of request {request})")
+        elif request > expected:
+            yield from self._refuse(source, f"it is of request {request}")
         else:
             try:
                 # The worker does not change the payload before it is answered.
-                entry = LogEntry.of(message, self._decoder, self._whole)
+                entry = (
+                    LogEntry(EntryKind.ABSENT, source, request, source, request)
+                    if isinstance(message, NoUpdate)
+                    else LogEntry.requested(source, message, self._decoder, self._whole)
+                )
             except ValueError as error:
                 yield from self._refuse(source, str(error))
                 return
@@ -133,12 +138,12 @@ class AsyncValidator(TrainingRole):
         if owes:
             self._requests[source] += 1
             number = self._requests[source]
-            self._queue.append(LogEntry(Kind.UPDATE, source, number, source, number))
+            self._queue.append(LogEntry(EntryKind.UPDATE, source, number, source, number))
             yield from self._handle_next()
 
     def _answers(self, entry: LogEntry) -> bool:
         """Return whether the worker of an entry waits for the model."""
-        return entry.kind is not Kind.ABSENT or not self._accumulates
+        return entry.kind is not EntryKind.ABSENT or not self._accumulates
 
     def _handle_updates(self, count: int) -> Iterator[Effect]:
         """Handle so many of the workers' messages before the next refresh."""
@@ -153,10 +158,10 @@ class AsyncValidator(TrainingRole):
             yield SetDeadline(self._share)
             return
         entry = self._queue.popleft()
-        if entry.kind is Kind.ABSENT:
+        if entry.kind is EntryKind.ABSENT:
             self._absent.append(entry.reader.index)
             if self._answers(entry):
-                yield from self._log.submit(self._entry(Kind.READ, entry.reader, entry.request))
+                yield from self._log.submit(self._entry(EntryKind.READ, entry.reader, entry.request))
             yield from self._handled()
         else:
             self._training.stage = Stage.COMBINING
@@ -167,8 +172,8 @@ class AsyncValidator(TrainingRole):
     def _send_filtered(self, filtered: FilteredUpdate) -> Iterator[Effect]:
         """Send the accepted part of an update to the servers; if it is empty, its worker just gets the model."""
         update = filtered.entry
-        kind = Kind.APPLY if filtered.applied.any() else Kind.READ
-        parts = self._log.cut(self._filter.update, filtered.applied) if kind is Kind.APPLY else None
+        kind = EntryKind.APPLY if filtered.applied.any() else EntryKind.READ
+        parts = self._log.cut(self._filter.update, filtered.applied) if kind is EntryKind.APPLY else None
         entry = self._entry(kind, update.reader, update.request, update.base)
         yield from self._log.submit(replace(entry, rate=filtered.rate), parts)
         if filtered.rejected.any():
@@ -189,7 +194,7 @@ class AsyncValidator(TrainingRole):
         yield Record("round", training.record_fields() | self._handled_fields())
         self._participants, self._absent, self._malformed, self._tally = [], [], 0, Tally()
         training.round += 1
-        kind = Kind.STOP if training.over else Kind.READ
+        kind = EntryKind.STOP if training.over else EntryKind.READ
         training.stage = Stage.STOPPING if training.over else Stage.WAITING_FOR_MODEL
         yield from self._log.submit(self._entry(kind, self.peer, self._log.request + 1))
         yield from self._log.ask()
@@ -201,7 +206,7 @@ class AsyncValidator(TrainingRole):
         own = training.is_coordinator or self._settings.epochs == "own"
         return self.epoch if own else training.log_epoch
 
-    def _entry(self, kind: Kind, reader: Peer, request: int, base: int = 0) -> LogEntry:
+    def _entry(self, kind: EntryKind, reader: Peer, request: int, base: int = 0) -> LogEntry:
         return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base, self.epoch)
 
     def _handled_fields(self) -> dict[str, object]:

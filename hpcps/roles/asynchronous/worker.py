@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
-from hpcps.roles.asynchronous.log import LogClient, LogEntry
+from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send, Stage
 from hpcps.roles.packer import Packed
@@ -38,12 +39,12 @@ class AsyncWorker(Worker):
         self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None
         self._rate = 0.0
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
-            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
-                yield from self._log.take_model(source, message)
-            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == SERVER_0:
-                yield from self._training.take_checkpoint(message)
+            case Received(source, ModelReply() as model) if source.role == "server":
+                yield from self._log.take_model(source, model)
+            case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
+                yield from self._training.take_checkpoint(due)
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
@@ -82,9 +83,9 @@ class AsyncWorker(Worker):
         training.round += 1
         if training.over:
             training.stage = Stage.STOPPING
-            self._log.request = self._log.next_number()
+            number = self._log.request = self._log.next_number()
             training.inbox.clear()
-            yield from self._log.submit(LogEntry(Kind.STOP, self.peer, self._log.request, self.peer, self._log.request))
+            yield from self._log.submit(LogEntry(EntryKind.STOP, self.peer, number, self.peer, number))
         elif answered:
             training.stage = Stage.WAITING_FOR_MODEL
             yield from self._log.ask()
@@ -95,20 +96,19 @@ class AsyncWorker(Worker):
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
         assert self._validator is not None, "the run has validators"
         if not packed.parts:
-            yield Send(self._validator, Message(Kind.ABSENT, round=request))
+            yield Send(self._validator, NoUpdate(request=request))
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
-            message = Message(
-                Kind.UPDATE, round=request, mask=part.mask,
-                note={"rate": self._rate} if self._rate else {}, payload=part.payload, version=self._training.version,
-            )  # fmt: skip
-            yield Send(part.combiner, message)
+            update = UpdateRequest(
+                request=request, base=self._training.version, mask=part.mask, rate=self._rate, values=part.payload
+            )
+            yield Send(part.combiner, update)
 
     def _send_to_servers(self, packed: Packed, request: int) -> Iterator[Effect]:
         """Have the servers filter the update; a worker that sends nothing but wants the model reads it."""
         if request == self._log.request:
             return
-        kind, training = Kind.UPDATE if packed.sent else Kind.READ, self._training
+        kind, training = EntryKind.UPDATE if packed.sent else EntryKind.READ, self._training
         number = self._log.next_number()
         entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, self.epoch, rate=self._rate)
         parts = []

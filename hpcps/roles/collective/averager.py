@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hpcps.errors import RunError
 from hpcps.numerics.exact_sum import add_mean, exponents, to_units
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.messages import Flag, NextModel, PartialSum, Peer, RingPiece
+from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checks import not_finite, wrong_size
 from hpcps.roles.events import Effect, Join, Now, Reduce, Send
@@ -168,10 +169,11 @@ class RingAverager(Averager):
         first, last = peer.index, (peer.index + 1) % n
         # What comes from the worker before in a round: sums of all chunks but the one that begins here, and the new
         # model but for the chunk that is summed up here.
-        self._expected = {(Kind.PARTIAL, piece) for piece in self._pieces if piece[0] != first}
-        self._expected |= {(Kind.CHUNK, piece) for piece in self._pieces if piece[0] != last}
+        self._expected: set[tuple[type[RingPiece], _Piece]] = set()
+        self._expected |= {(PartialSum, piece) for piece in self._pieces if piece[0] != first}
+        self._expected |= {(NextModel, piece) for piece in self._pieces if piece[0] != last}
         self._owed = set(self._expected)
-        self._early: list[Message] = []
+        self._early: list[RingPiece] = []
         self._own: Contribution | None = None
 
     def start(self) -> Iterator[Effect]:
@@ -188,16 +190,16 @@ class RingAverager(Averager):
         self._end_when_complete()
 
     def takes(self, event: Received | Malformed | Reduced) -> bool:
-        kinds = (Kind.PARTIAL, Kind.CHUNK)
-        return isinstance(event, Received) and event.message.kind in kinds and event.source in self.needs
+        return isinstance(event, Received) and isinstance(event.message, RingPiece) and event.source in self.needs
 
     def take(self, event: Received | Malformed | Reduced, round: int) -> Iterator[Effect]:
         # The worker before may be in the next round already.
         assert isinstance(event, Received), "it takes no others"
+        assert isinstance(event.message, RingPiece), "it takes no others"
         message = event.message
         if reason := self._wrong(message, round):
             raise RunError(f"{self._peer} cannot use what {event.source} sent in round {round}: {reason}")
-        self._owed.remove((message.kind, (message.shard, message.partition)))
+        self._owed.remove((type(message), (message.chunk, message.piece)))
         if self.done:
             self._early.append(message)
         else:
@@ -208,28 +210,28 @@ class RingAverager(Averager):
         if not self._owed:
             self.done, self._owed = True, set(self._expected)
 
-    def _wrong(self, message: Message, round: int) -> str | None:
+    def _wrong(self, message: RingPiece, round: int) -> str | None:
         """Return what is wrong with a message; None if nothing is."""
-        piece = message.shard, message.partition
-        what = f"the {message.kind.name} of piece {piece[1]} of chunk {piece[0]} of round {message.round}"
+        piece = message.chunk, message.piece
+        what = f"the {message.kind} of piece {piece[1]} of chunk {piece[0]} of round {message.round}"
         if message.round != round:
             return f"it is {what}"
-        if (message.kind, piece) not in self._owed or (self.done and message.kind is Kind.CHUNK):
+        if (type(message), piece) not in self._owed or (self.done and isinstance(message, NextModel)):
             return f"it does not expect {what}"
         where = self._pieces[piece]
-        return wrong_size(message, where.stop - where.start)
+        return wrong_size(message.values, where.stop - where.start)
 
-    def _use(self, message: Message) -> Iterator[Effect]:
+    def _use(self, message: RingPiece) -> Iterator[Effect]:
         """Add the own update to a sum, or take a piece of the next model; pass it on."""
         assert self._own is not None, "the exchange has begun"
-        piece = message.shard, message.partition
+        piece = message.chunk, message.piece
         where = self._pieces[piece]
         self.flags |= message.flags
         elements = where.stop - where.start
-        if message.kind is Kind.PARTIAL:
+        if isinstance(message, PartialSum):
             mine = self._own.values[where]
             yield Now("apply", partial(np.add, message.values, mine, out=mine), elements=2 * elements)
-            yield from self._pass_on_sum(piece, where, message.index + self._own.count)
+            yield from self._pass_on_sum(piece, where, message.count + self._own.count)
         else:
             yield Now("apply", partial(np.copyto, self._model[where], message.values), elements=elements)
             yield from self._pass_on_model(piece, where)
@@ -238,7 +240,12 @@ class RingAverager(Averager):
         """Send a sum to the next worker; the last worker of the chunk adds the mean to its model."""
         assert self._own is not None, "the exchange has begun"
         if self._after.index != piece[0]:
-            yield self._message(Kind.PARTIAL, piece, self._own.values[where], count)
+            chunk, number = piece
+            values = self._own.values[where]
+            total = PartialSum(
+                round=self._own.round, chunk=chunk, piece=number, flags=self.flags, count=count, values=values
+            )
+            yield Send(self._after, total)
             return
         refused: list[Mask] = []
         work = partial(self._finish, self._own.values[where], where, count, refused)
@@ -262,15 +269,13 @@ class RingAverager(Averager):
         """Send a piece of the next model to the next worker, unless that worker has made it."""
         made = (piece[0] - 1) % self._count
         if self._after.index != made:
-            yield self._message(Kind.CHUNK, piece, self._model[where])
-
-    def _message(self, kind: Kind, piece: _Piece, payload: Vector, count: int = 0) -> Send:
-        assert self._own is not None, "the exchange has begun"
-        chunk, number = piece
-        message = Message(
-            kind, round=self._own.round, shard=chunk, flags=self.flags, payload=payload, index=count, partition=number
-        )
-        return Send(self._after, message)
+            assert self._own is not None, "the exchange has begun"
+            chunk, number = piece
+            values = self._model[where]
+            yield Send(
+                self._after,
+                NextModel(round=self._own.round, chunk=chunk, piece=number, flags=self.flags, values=values),
+            )
 
 
 def _pieces(layout: Layout, count: int, size: int | str) -> Iterator[tuple[_Piece, slice]]:

@@ -9,7 +9,8 @@ import numpy as np
 from hpcps.numerics.layout import Allocate, Layout, Vector
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.vectors import clear_not_finite, unpack
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.messages import Flag, InitialWeights, PartWritten, Peer
+from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import Schedule, schedule_of_rounds
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
@@ -75,16 +76,17 @@ class OwnModel(ModelInbox):
         """Take what the coordinator says of the run: its batches in an epoch, and whether statistics are averaged."""
         self.steps_per_epoch, self._averages_statistics = steps_per_epoch, statistics
 
-    @property
-    def facts(self) -> dict[str, object]:
-        """What the coordinator said of the run."""
-        return {"steps_per_epoch": self.steps_per_epoch, "statistics": self._averages_statistics}
+    def message(self) -> InitialWeights:
+        """Return the message that passes the initial weights on."""
+        return InitialWeights(
+            steps_per_epoch=self.steps_per_epoch, statistics=self._averages_statistics, values=self.values
+        )
 
     def begin(self, round: int) -> None:
         """Release the model with which a round begins."""
         schedule = self.schedule
         self._waiting_for = ()
-        self.note = {"epoch": schedule.ended(round)}
+        self.epoch = schedule.ended(round)
         self.flags = Flag.LAST if round == schedule.rounds else Flag.NONE
         if self._averages_statistics and schedule.epochs_before(round):
             self.flags |= Flag.STATISTICS
@@ -100,7 +102,8 @@ class OwnModel(ModelInbox):
 
     def state(self) -> State:
         """Return the model, and what the coordinator said of the run."""
-        return State({"values": self.values}, self.facts | {"diverged": self.diverged})
+        facts = {"steps_per_epoch": self.steps_per_epoch, "statistics": self._averages_statistics}
+        return State({"values": self.values}, facts | {"diverged": self.diverged})
 
     def restore(self, state: State) -> None:
         """Restore both."""
@@ -140,16 +143,14 @@ class CollectiveWorker(Worker):
     def kept(self) -> Mapping[str, Kept]:
         return {**super().kept, "model": self._model}
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield from self._start(event)
-            case Received(source, Message(kind=Kind.INIT) as message) if self._expects_weights and (
-                source == self._before
-            ):
-                yield from self._initialise(source, message)
-            case Received(source, Message(kind=Kind.PART) as message) if self.keeps_checkpoints:
-                yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
+            case Received(source, InitialWeights() as initial) if self._expects_weights and source == self._before:
+                yield from self._initialise(source, initial)
+            case Received(source, PartWritten() as part) if self.keeps_checkpoints:
+                yield from self._checkpoint.take(source, part)
             case Received() | Malformed() | Reduced() if self._averager.takes(event):
                 yield from self._averager.take(event, self.round)
                 yield from self._end_when_done()
@@ -181,20 +182,19 @@ class CollectiveWorker(Worker):
             self._model.wait_for(self._before)
         yield from self._training.handle(event)
 
-    def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def _initialise(self, source: Peer, initial: InitialWeights) -> Iterator[Effect]:
         """Take the initial weights."""
-        if reason := wrong_size(message, self._model.values.size):
+        if reason := wrong_size(initial.values, self._model.values.size):
             raise self.unusable(source, reason)
-        self._model.values[:] = message.values
-        self._model.describe(int(message.note["steps_per_epoch"]), statistics=bool(message.note["statistics"]))
+        self._model.values[:] = initial.values
+        self._model.describe(initial.steps_per_epoch, statistics=initial.statistics)
         yield from self._begin_first_round()
         yield from self._training.adopt_when_complete()
 
     def _begin_first_round(self) -> Iterator[Effect]:
         """Pass the initial weights on; the round begins with them."""
         if self._after != self._roster.coordinator:
-            weights, note = self._model.values, self._model.facts
-            yield Send(self._after, Message(Kind.INIT, note=note, payload=weights))
+            yield Send(self._after, self._model.message())
         self._model.begin(0)
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Abandon, Peer
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Drain, Effect
 
@@ -16,11 +16,11 @@ class AbandonableSteps:
 
     Attributes:
         sources: the combiners that may say so.
-        kind: the kind of their message.
+        kind: the class of their message.
         abandoned: the steps after which the worker left the round; None if it took all.
     """
 
-    kind = Kind.ABANDON
+    kind = Abandon
 
     def __init__(
         self, sources: tuple[Peer, ...], steps: int, train: Callable[[int], Compute], after_steps: Continuation
@@ -55,7 +55,7 @@ class AbandonableSteps:
         else:
             yield from self._end()
 
-    def take(self, message: Message) -> Iterator[Effect]:
+    def take(self, message: Abandon) -> Iterator[Effect]:
         """Take the message that a round is closed; it has no effect after the steps of the round."""
         self._closed |= message.round == self._round
         yield from ()

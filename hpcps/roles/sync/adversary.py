@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.messages import Absent, Copy, Flag, Message, Peer, RunEnds
 from hpcps.protocol.roster import SERVER_0
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.adversary import Adversary, Crafted
@@ -30,41 +31,42 @@ class SyncAdversary(Adversary):
         self._unanswered: list[AttackGroup] = []
         self._shown: list[int] = []
         self._replaced: list[int] = []
-        self._ahead: dict[Peer, Message] = {}
+        self._ahead: dict[Peer, Copy | Absent] = {}
 
     @property
     def _waiting_for(self) -> tuple[Peer, ...]:
         return tuple(sorted(self._owed)) if self._known else (self._coordinator,)
 
-    def _know(self, note: dict[str, object]) -> Knowledge:
-        known = super()._know(note)
+    def _know(self, layout: list[list[Any]], steps_per_epoch: int) -> Knowledge:
+        known = super()._know(layout, steps_per_epoch)
         self._unanswered = list(known.groups)
         return known
 
     def _takes(self, source: Peer, message: Message) -> bool:
-        stops = message.kind is Kind.STOP and source == SERVER_0 and self._run.train.policy is not None
+        stops = isinstance(message, RunEnds) and source == SERVER_0 and self._run.train.policy is not None
         return stops or super()._takes(source, message)
 
     def _take(self, source: Peer, message: Message, known: Knowledge) -> Iterator[Effect]:
-        if message.kind is Kind.STOP and isinstance(known.schedule, OpenSchedule):
+        if isinstance(message, RunEnds) and isinstance(known.schedule, OpenSchedule):
             known.schedule.learn(message.round, self._run.train.epochs)
             if self.round == message.round:
                 yield Finish()
-        elif source not in self._owed and message.round == self.round + 1 and source not in self._ahead:
+        if not isinstance(message, (Copy, Absent)):
+            return
+        if source not in self._owed and message.round == self.round + 1 and source not in self._ahead:
             self._ahead[source] = message
         elif source not in self._owed or message.round != self.round:
             yield rejection(source, f"a second, late or early message (of round {message.round})")
-        elif message.kind is Kind.COPY and (reason := wrong_blocks(message, known.layout)):
+        elif isinstance(message, Copy) and (reason := wrong_blocks(message.mask, message.values, known.layout)):
             yield rejection(source, reason)
             yield from self._excuse(source)
         else:
             self._flags |= message.flags & CHECKPOINT_FLAGS
             self._owed.discard(source)
-            if message.kind is Kind.COPY:
+            if isinstance(message, Copy):
                 known.put(source.index, message)
-                stated = message.note.get("epoch")
-                if isinstance(known.schedule, OpenSchedule) and isinstance(stated, int):
-                    known.schedule.learn(self.round, stated)
+                if isinstance(known.schedule, OpenSchedule) and message.epoch is not None:
+                    known.schedule.learn(self.round, message.epoch)
                 epoch = known.schedule.ended(self.round)
                 self._shown.append(source.index)
                 if not known.attacks(source.index, self.round, epoch):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Absent, Flag, Peer, Update
 
 
 class LastAnswer:
@@ -25,7 +25,7 @@ class LastAnswer:
 
     def __init__(self) -> None:
         self.round = 0
-        self.messages: list[tuple[Peer, Message]] = []
+        self.messages: list[tuple[Peer, Update | Absent]] = []
         self.took = 0.0
         self._began = 0.0
 
@@ -42,19 +42,25 @@ class LastAnswer:
         arrays: dict[str, NDArray[Any]] = {}
         parts: list[list[object]] = []
         for number, (to, message) in enumerate(self.messages):
-            parts.append([str(to), int(message.kind), message.shard, message.partition, message.note])
-            if message.mask is not None:
-                arrays[f"mask {number}"] = message.mask
-                arrays[f"payload {number}"] = on_host(message.values)
+            if isinstance(message, Absent):
+                note = {} if message.abandoned is None else {"abandoned": message.abandoned}
+                parts.append([str(to), message.code, 0, 0, note])
+            else:
+                parts.append([str(to), message.code, message.shard, message.partition, {}])
+                arrays[f"mask {number}"], arrays[f"payload {number}"] = message.mask, on_host(message.values)
         return State(arrays, {"round": self.round, "took": self.took, "parts": parts})
 
     def restore(self, state: State) -> None:
         """Restore the answer of a checkpoint."""
         facts, arrays = state.facts, state.arrays
         self.round, self.took, self.messages = facts["round"], facts["took"], []
-        for number, (to, kind, shard, partition, note) in enumerate(facts["parts"]):
-            message = Message(
-                Kind(kind), round=self.round, shard=shard, partition=partition, note=note,
-                mask=arrays.get(f"mask {number}"), payload=arrays.get(f"payload {number}"),
-            )  # fmt: skip
+        for number, (to, code, shard, partition, note) in enumerate(facts["parts"]):
+            message: Update | Absent
+            if code == Absent.code:
+                message = Absent(round=self.round, flags=Flag.NONE, abandoned=note.get("abandoned"))
+            else:
+                mask, values = arrays[f"mask {number}"], arrays[f"payload {number}"]
+                message = Update(
+                    round=self.round, shard=shard, partition=partition, flags=Flag.NONE, mask=mask, values=values
+                )
             self.messages.append((Peer.parse(to), message))

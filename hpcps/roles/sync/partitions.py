@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
 from hpcps.numerics.updates import Destination
-from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.checks import not_finite, rejection, wrong_size
@@ -29,6 +28,9 @@ on its way, and one covers the time until the sender hears of progress. So a rec
 of each sender. A larger window does not help: the network then lets one sender fall behind the others by up to the
 window, and all wait for that sender at the end of the round."""
 
+Answer = Update | Absent | CombinedUpdate
+"""What a combiner collects."""
+
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
 
@@ -44,7 +46,7 @@ def credits(dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Sen
     """
     if dealt_with + WINDOW <= total:
         for peer, round in to.items():
-            yield Send(peer, Message(Kind.CREDIT, round=round, partition=dealt_with + WINDOW))
+            yield Send(peer, Credit(round=round, partitions=dealt_with + WINDOW))
 
 
 class PartitionSender:
@@ -58,10 +60,10 @@ class PartitionSender:
         self._training = training
         self._receivers = receivers
         self._record_round = record_round
-        self._kept: dict[Peer, deque[Message]] = {peer: deque() for peer in receivers}
+        self._kept: dict[Peer, deque[Update | CombinedUpdate]] = {peer: deque() for peer in receivers}
         self._credited = dict.fromkeys(receivers, WINDOW)
         # With a quorum: what server 0 says of a checkpoint to a late worker; the last one that was written.
-        self._due: Message | None = None
+        self._due: WriteCheckpoint | None = None
         self._written = 0
 
     @property
@@ -69,32 +71,32 @@ class PartitionSender:
         """The flags for checkpoints that server 0 sent with the model of this round; they go to the other servers."""
         return self._training.flags & CHECKPOINT_FLAGS
 
-    def put(self, to: Peer, message: Message) -> Iterator[Effect]:
+    def put(self, to: Peer, answer: Update | CombinedUpdate) -> Iterator[Effect]:
         """Send the next partition, now if its receiver takes it."""
-        self._kept[to].append(message)
+        self._kept[to].append(answer)
         yield from self._send(to)
 
-    def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def take_model(self, source: Peer, model: ModelPartition) -> Iterator[Effect]:
         """Take a partition of the next model; adopt the model once it is complete.
 
         A partition from a receiver of this role's answers is also a credit: the receiver has combined the partition
         with the same number, so this role may send `WINDOW` partitions more.
         """
         answering = self._training.stage in _ANSWERING
-        self._training.inbox.put(message, self._training.round + answering)
+        self._training.inbox.put(source, model, self._training.round + answering)
         if not answering:
             yield from self._training.adopt_when_complete()
         elif source in self._receivers:
-            yield from self._credit(source, message.partition + 1 + WINDOW)
+            yield from self._credit(source, model.partition + 1 + WINDOW)
 
-    def take_credit(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def take_credit(self, source: Peer, credit: Credit) -> Iterator[Effect]:
         """Take a receiver's permission to send more of this round's answer."""
-        if message.round < self._training.round <= self._written:
+        if credit.round < self._training.round <= self._written:
             return  # a late worker has sent all of its answer before the checkpoint
-        if self._training.stage not in _ANSWERING or message.round != self._training.round:
-            yield rejection(source, f"a late message (of round {message.round})")
+        if self._training.stage not in _ANSWERING or credit.round != self._training.round:
+            yield rejection(source, f"a late message (of round {credit.round})")
         else:
-            yield from self._credit(source, message.partition)
+            yield from self._credit(source, credit.partitions)
 
     def _credit(self, source: Peer, partitions: int) -> Iterator[Effect]:
         self._credited[source] = max(partitions, self._credited[source])
@@ -106,16 +108,16 @@ class PartitionSender:
         while messages and (self._due is not None or messages[0].partition < self._credited[to]):
             yield Send(to, messages.popleft())
 
-    def take_checkpoint(self, message: Message) -> Iterator[Effect]:
+    def take_checkpoint(self, due: WriteCheckpoint) -> Iterator[Effect]:
         """Write a checkpoint that the adopted model did not announce, because this worker was late.
 
         It is written once the answer is made and sent: all of its partitions may be sent, also to a combiner that takes
         them only in a later round, or ends.
         """
-        if message.round <= self._written:
+        if due.position <= self._written:
             return  # the model announced it
         training = self._training
-        self._due = message
+        self._due = due
         if training.stage is Stage.WAITING_FOR_MODEL:
             yield from self._end_round()
         else:
@@ -140,7 +142,7 @@ class PartitionSender:
     def _end_round(self) -> Iterator[Effect]:
         """Wait for the next model, after a checkpoint if one is due."""
         training, due, self._due = self._training, self._due, None
-        position = training.round if due is None else due.round
+        position = training.round if due is None else due.position
         if due is not None:
             training.flags = due.flags
         if training.flags & Flag.SNAPSHOT and position > self._written:
@@ -208,9 +210,9 @@ class PartitionCollector:
         """Note that a pause is over."""
 
     @property
-    def note(self) -> dict[str, Any]:
-        """What the receivers of the result must know of the senders."""
-        return {}
+    def answered(self) -> tuple[int, ...] | None:
+        """With a quorum: the workers that get the next model; else None."""
+        return None
 
     def updates(self, round: int) -> dict[Peer, int]:
         """Return the senders that take part in a round, with the rounds of their updates."""
@@ -252,45 +254,44 @@ class PartitionCollector:
         """The number of elements that are combined next."""
         return int(self._present.sum()) * self.partition.layout.size
 
-    def put(self, source: Peer, message: Message, round: int, moment: float = 0.0) -> Iterator[Effect]:
-        """Take a sender's partition or ABSENT; a bad one is recorded and counts as skipped.
+    def put(self, source: Peer, answer: Answer, round: int, moment: float = 0.0) -> Iterator[Effect]:
+        """Take a sender's partition, or that it is absent; a bad one is recorded and counts as skipped.
 
         Args:
             source: the sender.
-            message: the message.
+            answer: its message.
             round: the round of the combiner.
             moment: when the message came.
         """
         left = self._left.get(source, 0)
         number = self.total - left
-        if not left or (message.round, message.partition) < (round, number):
-            yield rejection(source, f"a second or late message (of round {message.round})")
+        partition = number if isinstance(answer, Absent) else answer.partition
+        if not left or (answer.round, partition) < (round, number):
+            yield rejection(source, f"a second or late message (of round {answer.round})")
             return
-        partition = self._partitions[number]
-        whole, values = message.kind is Kind.COMBINED, message.values
-        reason: str | None
-        if message.round > round:
-            reason = f"it is of round {message.round}"
-        elif message.kind is Kind.ABSENT and number:
+        reason: str | None = None
+        if answer.round > round:
+            reason = f"it is of round {answer.round}"
+        elif isinstance(answer, Absent) and number:
             reason = f"it says that its sender is absent, after {number} partitions"
-        elif message.kind is Kind.ABSENT:
-            self._miss(source, message)
-            return
-        elif message.partition != number:
-            reason = f"it is partition {message.partition}, and {number} comes next"
-        elif whole:
-            reason = wrong_size(message, partition.layout.size)
+        elif isinstance(answer, Absent):
+            self._miss(source, answer)
+        elif partition != number:
+            reason = f"it is partition {partition}, and {number} comes next"
+        elif isinstance(answer, CombinedUpdate):
+            layout, values = self._partitions[number].layout, answer.values
+            if (reason := wrong_size(values, layout.size)) is None:
+                self._take(source, np.ones(len(layout.blocks), np.bool_), values)
         else:
-            values, reason = self._decoder(message, partition)
+            values, reason = self._decoder(source, answer.mask, answer.values, self._partitions[number])
+            if reason is None:
+                self._take(source, answer.mask, values)
         if reason:
-            yield from self.refuse(source, reason, message.kind, moment)
-        elif whole:
-            self._take(source, np.ones(len(partition.layout.blocks), np.bool_), values)
-        else:
-            # A shard without blocks has no mask.
-            self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, values)
+            yield from self.refuse(source, reason, type(answer), moment)
 
-    def refuse(self, source: Peer, reason: str, kind: Kind | None = None, moment: float = 0.0) -> Iterator[Effect]:
+    def refuse(
+        self, source: Peer, reason: str, kind: type[Answer] | None = None, moment: float = 0.0
+    ) -> Iterator[Effect]:
         """Count a bad message as a partition with every block skipped, if its sender still owes one.
 
         If it may be an ABSENT, no other message may follow in this round: then the whole update counts as skipped.
@@ -298,20 +299,20 @@ class PartitionCollector:
         Args:
             source: the sender.
             reason: what is wrong with the message.
-            kind: its kind, if it is one that the combiner gets; else None.
+            kind: its class, if it is one that the combiner gets; else None.
             moment: when the message came.
         """
         yield rejection(source, reason)
         self._malformed += 1
         left = self._left.get(source, 0)
         first = source.role == "worker" and left == self.total
-        absent = kind is Kind.ABSENT or (kind is None and first)
+        absent = kind is Absent or (kind is None and first)
         start = self.total - left
         for partition in self._partitions[start : self.total if absent else start + 1]:
             self._take(source, np.zeros(len(partition.layout.blocks), np.bool_), _NOTHING)
 
-    def _miss(self, source: Peer, message: Message) -> None:
-        """Take an ABSENT."""
+    def _miss(self, source: Peer, absent: Absent) -> None:
+        """Note that a sender is absent."""
         self._left[source] = 0
 
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Abandon, Absent, Closed, Credit, Peer, SendAgain
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
 from hpcps.roles.events import Effect, Pause, Send
-from hpcps.roles.sync.partitions import WINDOW, PartitionCollector
+from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
@@ -39,8 +38,8 @@ class Owed:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer whose first message has come.
+class Arrival:
+    """The arrival of an answer, whose first message has come.
 
     Attributes:
         moment: when it came.
@@ -102,8 +101,8 @@ class QuorumCollector(PartitionCollector):
         self._needed = run.updates_needed(len(share))
         # The coordinator evaluates the models, so it must get each of them.
         self._always = {roster.coordinator} & set(share)
-        self._answers: dict[Peer, Answer] = {}
-        self._returned: dict[Peer, Answer] = {}
+        self._answers: dict[Peer, Arrival] = {}
+        self._returned: dict[Peer, Arrival] = {}
         self._told: set[Peer] = set()
         self._moment = 0.0
         self._credits: list[Send] = []
@@ -150,13 +149,15 @@ class QuorumCollector(PartitionCollector):
 
     # Messages
 
-    def put(self, source: Peer, message: Message, round: int, moment: float = 0.0) -> Iterator[Effect]:
+    def put(self, source: Peer, answer: Answer, round: int, moment: float = 0.0) -> Iterator[Effect]:
         self._moment = moment
         owed = self._owed.get(source)
-        yield from super().put(source, message, owed[0].round if owed else round, moment)
+        yield from super().put(source, answer, owed[0].round if owed else round, moment)
         yield from self._credited()
 
-    def refuse(self, source: Peer, reason: str, kind: Kind | None = None, moment: float = 0.0) -> Iterator[Effect]:
+    def refuse(
+        self, source: Peer, reason: str, kind: type[Answer] | None = None, moment: float = 0.0
+    ) -> Iterator[Effect]:
         self._moment = moment
         yield from super().refuse(source, reason, kind, moment)
         yield from self._credited()
@@ -166,10 +167,9 @@ class QuorumCollector(PartitionCollector):
         credits, self._credits = self._credits, []
         yield from credits
 
-    def _miss(self, source: Peer, message: Message) -> None:
-        steps = message.note.get("abandoned")
+    def _miss(self, source: Peer, absent: Absent) -> None:
         self._left[source] = 0
-        self._begin_answer(source, absent=True, steps=steps if isinstance(steps, int) else None)
+        self._begin_answer(source, absent=True, steps=absent.abandoned)
         if self._owed[source][0].lost:
             self._end_lost(source)
 
@@ -189,7 +189,7 @@ class QuorumCollector(PartitionCollector):
         owed = self._owed[source][0]
         owed.answered = True
         owed.lost |= steps is not None
-        answer = Answer(self._moment, source.index, owed.round, absent, steps)
+        answer = Arrival(self._moment, source.index, owed.round, absent, steps)
         if owed.lost:
             self._returned[source] = answer
             self._permit(source, owed)
@@ -198,8 +198,7 @@ class QuorumCollector(PartitionCollector):
 
     def _permit(self, source: Peer, owed: Owed) -> None:
         if self.total > WINDOW and self._left[source]:
-            message = Message(Kind.CREDIT, round=owed.round, partition=self.total)
-            self._credits.append(Send(source, message))
+            self._credits.append(Send(source, Credit(round=owed.round, partitions=self.total)))
 
     def _lose(self, source: Peer, owed: Owed) -> None:
         """Drop a late answer, or the partitions of it that have come."""
@@ -250,23 +249,21 @@ class QuorumCollector(PartitionCollector):
         gone = self._answers if train.late == "drop" else {}
         answered = sorted({*arrived, *(peer.index for peer in (*self._returned, *gone))})
         closing = Closing(round, arrived, tuple(answered), everyone)
-        note = {"arrived": arrived, "answered": answered, "everyone": everyone}
+        closed = Closed(round=round, arrived=arrived, answered=closing.answered, everyone=everyone)
         for server in self._followers:
-            yield Send(server, Message(Kind.CLOSED, round=round, note=note))
+            yield Send(server, closed)
         yield from self._carry_out(closing)
         for peer, entries in self._owed.items():
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
-                yield Send(peer, Message(Kind.ABANDON, round=entries[-1].round))
+                yield Send(peer, Abandon(round=entries[-1].round))
 
     def elapsed(self, round: int) -> None:
         self._over |= self._alarms.popleft() == round
 
-    def follow(self, message: Message) -> Iterator[Effect]:
+    def follow(self, closed: Closed) -> Iterator[Effect]:
         """Close the round as server 0 did."""
-        note = message.note
-        arrived, answered = (tuple(int(k) for k in note[key]) for key in ("arrived", "answered"))
-        yield from self._carry_out(Closing(message.round, arrived, answered, bool(note["everyone"])))
+        yield from self._carry_out(Closing(closed.round, closed.arrived, closed.answered, closed.everyone))
 
     def _carry_out(self, closing: Closing) -> Iterator[Effect]:
         self.closing = closing
@@ -303,9 +300,9 @@ class QuorumCollector(PartitionCollector):
         )
 
     @property
-    def note(self) -> dict[str, Any]:
+    def answered(self) -> tuple[int, ...]:
         assert self.closing is not None, "a round is closed before it is combined"
-        return {"answered": self.closing.answered}
+        return self.closing.answered
 
     def updates(self, round: int) -> dict[Peer, int]:
         return {peer: self._owed[peer][0].round for peer in self.present}
@@ -353,8 +350,7 @@ class Readers:
         """Have the workers that owe answers to models before that of a round send them: the run has resumed."""
         for worker, given in self._given.items():
             if given != round:
-                note = {"age": moment - self._moments[given]}
-                yield Send(Peer("worker", worker), Message(Kind.OWED, round=given, note=note))
+                yield Send(Peer("worker", worker), SendAgain(round=given, age=moment - self._moments[given]))
 
     def state(self, round: int, moment: float) -> State:
         """Return, at the end of the round before, which model each worker has, and for how long."""
@@ -371,9 +367,9 @@ class Readers:
         """Take the moment of the checkpoint for this one: the run resumes."""
         self._moments = {round: moment + at for round, at in self._moments.items()}
 
-    def learn(self, note: Mapping[str, Any]) -> None:
+    def learn(self, answered: Iterable[int]) -> None:
         """Note which workers a combiner says have answered: they get the next model."""
-        self.next.update(int(k) for k in note["answered"])
+        self.next.update(answered)
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model: all validators, and the workers that have answered."""

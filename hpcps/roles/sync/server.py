@@ -11,7 +11,22 @@ from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.messages import (
+    Absent,
+    Closed,
+    CombinedUpdate,
+    Flag,
+    InitialModel,
+    Message,
+    ModelPartition,
+    PartWritten,
+    Peer,
+    RunEnds,
+    StepsQuery,
+    Update,
+    WriteCheckpoint,
+)
+from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, schedule_of_rounds
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic, report
@@ -77,7 +92,7 @@ class SyncServer(MessagingRole):
         self._answers = QueryAnswers(run, policy) if policy and peer == SERVER_0 else None
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
-        self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
+        self._takes = (CombinedUpdate,) if validators else (Update, Absent)
         self._readers = Readers(run.topology.workers, 0) if run.has_quorum else None
         self._part: _Part | None = None
         self._stage = ServerStage.STARTING
@@ -92,7 +107,7 @@ class SyncServer(MessagingRole):
         """Server 0 does."""
         return self.peer == SERVER_0
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         answers = self._answers if self._part is not None else None
         if not isinstance(event, (Reduced, Idle, StopRequested)):
             self._moment = event.moment
@@ -101,8 +116,8 @@ class SyncServer(MessagingRole):
                 yield from self._resume(self._part)
             case Start():
                 yield SetDeadline((self._roster.coordinator,))
-            case Received(source, Message(kind=Kind.QUERY) as message, time) if answers and source in answers.roles:
-                yield from answers.query(source, message, self.round, time)
+            case Received(source, StepsQuery() as query, time) if answers and source in answers.roles:
+                yield from answers.query(source, query, self.round, time)
             case Malformed(source, reason) if answers and answers.takes_steps(source):
                 yield from answers.excuse(source, reason, self.round)
             case Received(source, message):
@@ -124,24 +139,24 @@ class SyncServer(MessagingRole):
     def _receive(self, source: Peer, message: Message, moment: float) -> Iterator[Effect]:
         if self._part is None:
             yield from self._initialise(source, message)
-        elif message.kind is Kind.STOP and source == SERVER_0 and isinstance(self._part.schedule, OpenSchedule):
+        elif isinstance(message, RunEnds) and source == SERVER_0 and isinstance(self._part.schedule, OpenSchedule):
             self._part.schedule.learn(message.round, self._run.train.epochs)
             if self.round == message.round and self._stage is ServerStage.GATHERING:
                 yield from self._begin_round(self._part)
-        elif message.kind is Kind.PART and self.keeps_checkpoints:
-            yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
-        elif message.kind in self._kinds and source in self._senders:
+        elif isinstance(message, PartWritten) and self.keeps_checkpoints:
+            yield from self._checkpoint.take(source, message)
+        elif isinstance(message, self._takes) and source in self._senders:
             yield from self._part.collector.put(source, message, self.round, moment)
             if message.round == self.round:
                 self._flags |= message.flags & CHECKPOINT_FLAGS
-                if self._readers and "answered" in message.note:
-                    self._readers.learn(message.note)
+                if self._readers and isinstance(message, CombinedUpdate):
+                    self._readers.learn(message.answered or ())
             yield from self._combine_when_ready(self._part)
-        elif message.kind is Kind.CLOSED and source == SERVER_0 and isinstance(self._part.collector, QuorumCollector):
+        elif isinstance(message, Closed) and source == SERVER_0 and isinstance(self._part.collector, QuorumCollector):
             yield from self._part.collector.follow(message)
             yield from self._combine_when_ready(self._part)
         else:
-            yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}", moment)
+            yield from self._refuse(source, f"a server gets no {message.kind} from {source}", moment)
 
     def _refuse(self, source: Peer, reason: str, moment: float) -> Iterator[Effect]:
         """Count a bad message as an empty update, so that the run goes on."""
@@ -153,11 +168,11 @@ class SyncServer(MessagingRole):
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take the initial weights from the coordinator and begin."""
-        if source != self._roster.coordinator or message.kind is not Kind.INIT:
+        if source != self._roster.coordinator or not isinstance(message, InitialModel):
             expected = f"waits for the initial model from {self._roster.coordinator}"
-            raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
-        part = self._know(message.note["layout"], message.note["steps_per_epoch"], message.note["statistics"])
-        reason = wrong_size(message, part.shard.size)
+            raise RunError(f"{self.peer} {expected}; {source} sent {message.kind}")
+        part = self._know(message.layout, message.steps_per_epoch, message.statistics)
+        reason = wrong_size(message.values, part.shard.size)
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
         part.shard.begin(message.values)
@@ -287,19 +302,17 @@ class SyncServer(MessagingRole):
         if self._readers:
             self._readers.give(round, self._moment)
         payload = given.held[part.shard.partitions[number].columns]
-        note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._answers else {}
-        if self._answers:
-            note["progress"] = self._answers.progress(part.steps_per_epoch)
-        message = Message(
-            Kind.MODEL, round=round, shard=self.peer.index, flags=self._announced,
-            note=note, payload=payload, partition=number,
+        model = ModelPartition(
+            round=round, shard=self.peer.index, partition=number, flags=self._announced,
+            epoch=part.schedule.ended(round) if self._tells_epoch or self._answers else None,
+            progress=self._answers.progress(part.steps_per_epoch) if self._answers else None, values=payload,
         )  # fmt: skip
-        encoded = message
+        encoded = model
         if number in given.codes and not whole:
-            encoded = replace(message, flags=message.flags | Flag.DIFFERENCE, payload=given.codes[number])
+            encoded = replace(model, flags=model.flags | Flag.DIFFERENCE, values=given.codes[number])
         for reader in readers:
             has = self._readers is None or self._readers.have(reader, round - 1)
-            yield Send(reader, encoded if has else message)
+            yield Send(reader, encoded if has else model)
 
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
         """Wait for the answers to the model that was sent; end if it was the last."""
@@ -307,7 +320,7 @@ class SyncServer(MessagingRole):
         if part.schedule.over(self.round):
             if self._answers is not None:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
-                    yield Send(peer, Message(Kind.STOP, round=self.round))
+                    yield Send(peer, RunEnds(round=self.round))
             self._stage = ServerStage.FINISHED
             yield Save(f"final/{self.peer}", on_host(part.shard.now.held))
             yield Finish()
@@ -331,8 +344,8 @@ class SyncServer(MessagingRole):
         snapshot = Flag.SNAPSHOT in self._flags
         if snapshot:  # else the partition of the next model is the credit
             yield from credits(done, collector.total, collector.updates(round))
-        if done == 1 and self._readers and collector.note:
-            self._readers.learn(collector.note)
+        if done == 1 and self._readers and collector.answered is not None:
+            self._readers.learn(collector.answered)
         if done == 1 and not snapshot:
             self._announced = self._announce(part, round + 1)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
@@ -346,7 +359,7 @@ class SyncServer(MessagingRole):
         if snapshot and self._readers and self.keeps_checkpoints:
             flags = self._flags & CHECKPOINT_FLAGS
             for worker in self._readers.late(round):
-                yield Send(worker, Message(Kind.CHECKPOINT, round=round + 1, flags=flags))
+                yield Send(worker, WriteCheckpoint(position=round + 1, flags=flags))
         yield from self._end_round(part)
         if snapshot:
             self._stage = ServerStage.SUSPENDING if Flag.SUSPEND in self._flags else ServerStage.CHECKPOINTING

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update
 from hpcps.protocol.partitioning import Partition
+from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.checks import unwanted
 from hpcps.roles.combiner_state import Acceptance, RuleState
@@ -73,18 +74,18 @@ class SyncValidator(TrainingRole):
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         match event:
-            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
-                yield from self._sender.take_model(source, message)
-            case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source.role == "worker":
-                yield from self._collector.put(source, message, self.round, event.moment)
+            case Received(source, ModelPartition() as model) if source.role == "server":
+                yield from self._sender.take_model(source, model)
+            case Received(source, Update() | Absent() as answer) if source.role == "worker":
+                yield from self._collector.put(source, answer, self.round, event.moment)
                 yield from self._combine_when_ready()
             case Resumed():
                 self._collector.elapsed(self.round)
                 yield from self._combine_when_ready()
-            case Received(source, Message(kind=Kind.CREDIT) as message) if source in self._servers:
-                yield from self._sender.take_credit(source, message)
+            case Received(source, Credit() as credit) if source in self._servers:
+                yield from self._sender.take_credit(source, credit)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, "a validator"), event.moment)
             case Computed("combine"):
@@ -142,11 +143,11 @@ class SyncValidator(TrainingRole):
         collector, done = self._collector, self._collector.current
         yield from credits(done, collector.total, collector.updates(self.round))
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
-            message = Message(
-                Kind.COMBINED, round=self.round, shard=server, flags=self._sender.checkpoint_flags,
-                note=collector.note if number == 0 else {}, payload=self._combined[start:stop], partition=number,
+            combined = CombinedUpdate(
+                round=self.round, shard=server, partition=number, flags=self._sender.checkpoint_flags,
+                answered=collector.answered if number == 0 else None, values=self._combined[start:stop],
             )  # fmt: skip
-            yield from self._sender.put(Peer("server", server), message)
+            yield from self._sender.put(Peer("server", server), combined)
         if collector.done:
             self._training.stage = Stage.SENDING
             yield from self._sender.end_when_sent()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.messages import Absent, Credit, Flag, ModelPartition, Peer, SendAgain, Update, WriteCheckpoint
+from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
@@ -41,24 +42,24 @@ class SyncWorker(Worker):
         if self._answer is not None and "answer" in state.facts:  # not in a checkpoint of an earlier version
             self._answer.restore(state.part("answer"))
 
-    def _react(self, event: Event) -> Iterator[Effect]:
+    def handle(self, event: Event) -> Iterator[Effect]:
         if not isinstance(event, (Reduced, Idle, StopRequested)):
             self._moment = event.moment
         match event:
             case Computed("adopt") if self._answer is not None:
                 self._answer.begin(self.round, self._moment)
                 yield from self._training.handle(event)
-            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == SERVER_0:
-                yield from self._sender.take_checkpoint(message)
-            case Received(source, Message(kind=Kind.OWED) as message) if source == SERVER_0 and self._answer:
+            case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
+                yield from self._sender.take_checkpoint(due)
+            case Received(source, SendAgain(age=age)) if source == SERVER_0 and self._answer:
                 self._owes = True
-                yield Pause(max(self._answer.took - float(message.note["age"]), 0.0))
+                yield Pause(max(self._answer.took - age, 0.0))
             case Resumed() if self._owes:
                 yield from self._send_again()
-            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
-                yield from self._sender.take_model(source, message)
-            case Received(source, Message(kind=Kind.CREDIT) as message) if source in self._receivers:
-                yield from self._sender.take_credit(source, message)
+            case Received(source, ModelPartition() as model) if source.role == "server":
+                yield from self._sender.take_model(source, model)
+            case Received(source, Credit() as credit) if source in self._receivers:
+                yield from self._sender.take_credit(source, credit)
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
@@ -86,34 +87,38 @@ class SyncWorker(Worker):
         for place in range(len(self._packed.parts)):
             part = yield from self.encoded(self._packed, place)
             shard = part.combiner.index if part.combiner.role == "server" else 0
-            message = Message(
-                Kind.UPDATE, round=self.round, shard=shard, flags=self._sender.checkpoint_flags, mask=part.mask,
-                payload=part.payload, partition=part.number,
+            update = Update(
+                round=self.round, shard=shard, partition=part.number, flags=self._sender.checkpoint_flags,
+                mask=part.mask, values=part.payload,
             )  # fmt: skip
-            self._note(part.combiner, message)
-            yield from self._sender.put(part.combiner, message)
+            self._note(part.combiner, update)
+            yield from self._sender.put(part.combiner, update)
         if not self._packed.parts:
-            steps = self._training.abandoned
-            note = {} if steps is None else {"abandoned": steps}
+            flags = self._sender.checkpoint_flags
+            absent = Absent(round=self.round, flags=flags, abandoned=self._training.abandoned)
             for receiver in self._receivers:
-                flags = self._sender.checkpoint_flags
-                absent = Message(Kind.ABSENT, round=self.round, flags=flags, note=note)
                 self._note(receiver, absent)
                 yield Send(receiver, absent)
         yield from self._sender.end_when_sent()
 
-    def _note(self, to: Peer, message: Message) -> None:
+    def _note(self, to: Peer, answer: Update | Absent) -> None:
         if self._answer is not None:
-            self._answer.messages.append((to, message))
+            self._answer.messages.append((to, answer))
 
     def _send_again(self) -> Iterator[Effect]:
         """Send the answer of a checkpoint, which its combiners had not got then."""
         assert self._answer is not None, "the run has a quorum"
         self._owes, self._packed, training = False, None, self._training
         training.round, training.stage, training.flags = self._answer.round, Stage.SENDING, Flag.NONE
-        for to, message in self._answer.messages:
-            yield from self._sender.put(to, message)
+        for to, answer in self._answer.messages:
+            yield from self._send_part(to, answer)
         yield from self._sender.end_when_sent()
+
+    def _send_part(self, to: Peer, answer: Update | Absent) -> Iterator[Effect]:
+        if isinstance(answer, Absent):
+            yield Send(to, answer)
+        else:
+            yield from self._sender.put(to, answer)
 
     def _record_round(self) -> Iterator[Effect]:
         """Record what was trained and sent, unless that was before a checkpoint."""

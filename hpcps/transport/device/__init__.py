@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.vectors import Device, DeviceError, on_host
-from hpcps.protocol.messages import Message
+from hpcps.protocol.envelope import Envelope
 
 
 class DeviceLink:
@@ -23,12 +23,12 @@ class DeviceLink:
     def __init__(self, device: Device, direct: frozenset[int]) -> None:
         self.device = device
         self.direct = direct
-        self._fetched: tuple[Message, Vector] | None = None
+        self._fetched: tuple[Envelope, Vector] | None = None
 
-    def staged(self, message: Message) -> Vector:
-        """Return a copy of a message's payload on the host; one copy serves all receivers of the message."""
-        if self._fetched is None or self._fetched[0] is not message:
-            self._fetched = message, on_host(message.values)
+    def staged(self, envelope: Envelope) -> Vector:
+        """Return a copy of a payload on the host; one copy serves all receivers of the envelope."""
+        if self._fetched is None or self._fetched[0] is not envelope:
+            self._fetched = envelope, on_host(envelope.payload)
         return self._fetched[1]
 
 

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.vectors import DeviceVector, as_vector
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
+from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed, Operation, Reduced
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import CollectiveTransport, Traffic
 from hpcps.transport.device import DeviceLink
@@ -141,19 +143,19 @@ class MpiTransport(CollectiveTransport):
         self.traffic = Traffic()
         self.link: DeviceLink | None = None
 
-    def send(self, to: Peer, message: Message) -> None:
-        header = message.header()
+    def send(self, to: Peer, envelope: Envelope) -> None:
+        header = envelope.header
         rank = self._ranks[to]
-        payload = message.payload if message.payload is not None and message.payload.size else None
+        payload = envelope.payload if envelope.payload is not None and envelope.payload.size else None
         tag = _ALONE if payload is None else _WITH_PAYLOAD
         if self.link is not None:
             # MPI does not know the queue of the device: the payload must be complete.
             self.link.device.finish()
-            if isinstance(message.payload, DeviceVector) and payload is not None:
+            if isinstance(envelope.payload, DeviceVector) and payload is not None:
                 if rank in self.link.direct:
                     tag = _TO_DEVICE
                 else:
-                    payload = self.link.staged(message)
+                    payload = self.link.staged(envelope)
         if rank in self.neighbours:
             self._send_to_neighbour(rank, header, payload, tag)
         else:
@@ -162,7 +164,7 @@ class MpiTransport(CollectiveTransport):
             if payload is not None:
                 self._post(rank, payload)
         self._sent_to[rank] += 1
-        self.traffic.sent += len(header) + message.payload_bytes
+        self.traffic.sent += len(header) + envelope.payload_bytes
 
     def join(self, peers: Sequence[Peer]) -> None:
         ranks = tuple(self._ranks[peer] for peer in peers)
@@ -176,7 +178,7 @@ class MpiTransport(CollectiveTransport):
         self._interval = _SOON if soon else _PROGRESS
         self.traffic.sent += values.nbytes
 
-    def receive(self) -> Received | Malformed | Reduced | None:
+    def receive(self) -> Delivered | Malformed | Reduced | None:
         self._progress()
         self._read_mailbox()
         if self._awaited or not self._all_neighbours:
@@ -322,7 +324,7 @@ class MpiTransport(CollectiveTransport):
             return as_vector(self.link.device.borrow(size))
         return self._pool.take(size)
 
-    def _finish(self, rank: int, arrival: _Arrival) -> Received | Malformed:
+    def _finish(self, rank: int, arrival: _Arrival) -> Delivered | Malformed:
         """Decode a message that has arrived."""
         self._received_from[rank] += 1
         source = self._peers[rank]
@@ -332,13 +334,13 @@ class MpiTransport(CollectiveTransport):
                 address, header = SegmentAddress.unpack(header[:ADDRESS_BYTES]), header[ADDRESS_BYTES:]
                 payload = self.neighbours.view(rank, address)
                 self.traffic.received += len(header) + payload.nbytes
-                return Received(source, Message.decode(header, payload))
+                return Delivered(source, Envelope.decode(header, payload))
             invalid = arrival.payload if isinstance(arrival.payload, bytearray) else b""
             sent = None if isinstance(arrival.payload, bytearray) else arrival.payload
             self.traffic.received += len(header) + (sent.nbytes if sent is not None else len(invalid))
             if invalid:
                 raise MalformedMessageError(f"its payload of {len(invalid)} bytes is not a number of float32")
-            return Received(source, Message.decode(header, sent))
+            return Delivered(source, Envelope.decode(header, sent))
         except MalformedMessageError as error:
             return Malformed(source, str(error))
 

@@ -10,7 +10,9 @@ from threading import Event
 import numpy as np
 
 from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed
 from hpcps.transport.base import MessageTransport, Traffic
 from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.meta import Meta
@@ -47,21 +49,21 @@ class PsliteTransport(MessageTransport):
         self.received_from: Counter[int] = Counter()
         self.traffic = Traffic()
 
-    def send(self, to: Peer, message: Message) -> None:
+    def send(self, to: Peer, envelope: Envelope) -> None:
         # ZeroMQ copies a small payload, and refers to a large one until it is sent.
-        header, id_ = message.header(), self._ids[to]
+        header, id_ = envelope.header, self._ids[to]
         frames: list[object] = [header]
-        if message.payload is not None and message.payload.size:
-            frames.append(message.payload.data)
+        if envelope.payload is not None and envelope.payload.size:
+            frames.append(envelope.payload.data)
         number = _NUMBER.pack(self.sent_to[id_])
         self.sent_to[id_] += 1
         meta = Meta(
             head=MESSAGE, body=number, request=True, push=True, app=APP, customer=0, timestamp=self._node.timestamp()
         )
         self._node.send(id_, meta, frames)
-        self.traffic.sent += len(header) + message.payload_bytes
+        self.traffic.sent += len(header) + envelope.payload_bytes
 
-    def receive(self) -> Received | Malformed | None:
+    def receive(self) -> Delivered | Malformed | None:
         # A payload is a read-only view of its frame, valid while it is referenced.
         if not self._inbox:
             self._check()
@@ -94,7 +96,7 @@ class PsliteTransport(MessageTransport):
             self._inbox.append(following)
             self._arrived.set()
 
-    def _open(self, delivery: Delivery) -> Received | Malformed:
+    def _open(self, delivery: Delivery) -> Delivered | Malformed:
         source, frames = self._peers[delivery.sender], delivery.data
         self.received_from[delivery.sender] += 1
         self.traffic.received += sum(len(frame) for frame in frames)
@@ -102,7 +104,7 @@ class PsliteTransport(MessageTransport):
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessageError(f"{len(frames)} frames are not a header with or without a payload")
             payload = _floats(frames[1]) if len(frames) == 2 else None
-            return Received(source, Message.decode(frames[0].tobytes(), payload))
+            return Delivered(source, Envelope.decode(frames[0].tobytes(), payload))
         except MalformedMessageError as error:
             return Malformed(source, str(error))
 

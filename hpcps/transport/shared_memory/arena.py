@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import MalformedMessageError
+from hpcps.protocol.envelope import MalformedMessageError
 
 _PAGE = mmap.PAGESIZE
 NAME = "hpcps"

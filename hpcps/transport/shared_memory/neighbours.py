@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import MalformedMessageError
+from hpcps.protocol.envelope import MalformedMessageError
 from hpcps.transport.shared_memory.arena import NAME, Arena, SegmentAddress
 from hpcps.transport.shared_memory.mailbox import Mailbox, MailboxWriter
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from hpcps.errors import LaunchError
 from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Malformed
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import MessageTransport, Traffic
 from hpcps.transport.process_group import ProcessGroup
@@ -37,9 +39,9 @@ class SharedMemoryTransport(MessageTransport):
         self._arrived: deque[tuple[int, bytes]] = deque()
         self.traffic = Traffic()
 
-    def send(self, to: Peer, message: Message) -> None:
-        header, rank = message.header(), self._ranks[to]
-        payload = message.payload if message.payload is not None and message.payload.size else None
+    def send(self, to: Peer, envelope: Envelope) -> None:
+        header, rank = envelope.header, self._ranks[to]
+        payload = envelope.payload if envelope.payload is not None and envelope.payload.size else None
         address = None if payload is None else self.neighbours.arena.locate(payload)
         if payload is None:
             packet = bytes([_ALONE]) + header
@@ -50,9 +52,9 @@ class SharedMemoryTransport(MessageTransport):
         self.neighbours.send(rank, packet)
         if not self.neighbours.flush(rank):
             self._blocked.add(rank)
-        self.traffic.sent += len(header) + message.payload_bytes
+        self.traffic.sent += len(header) + envelope.payload_bytes
 
-    def receive(self) -> Received | Malformed | None:
+    def receive(self) -> Delivered | Malformed | None:
         if self._blocked:
             self._blocked = {rank for rank in self._blocked if not self.neighbours.flush(rank)}
         if not self._arrived:
@@ -63,7 +65,7 @@ class SharedMemoryTransport(MessageTransport):
         try:
             header, payload = self._open(rank, packet)
             self.traffic.received += len(header) + (0 if payload is None else payload.nbytes)
-            return Received(self._peers[rank], Message.decode(header, payload))
+            return Delivered(self._peers[rank], Envelope.decode(header, payload))
         except MalformedMessageError as error:
             return Malformed(self._peers[rank], str(error))
 

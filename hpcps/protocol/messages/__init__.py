@@ -1,0 +1,123 @@
+"""The messages: a class for each kind, with named fields; `Envelope` says who sent one, in which run.
+
+- `asynchronous`: those of asynchronous runs
+- `base`: what all have in common; start here
+- `collective`: those of runs without servers
+- `every_run`: those of every kind of run
+- `session`: those of own scripts
+- `synchronous`: those of synchronous rounds
+"""
+
+from hpcps.protocol.messages.asynchronous import (
+    ApplyUpdate,
+    ModelReply,
+    NoUpdate,
+    Ordered,
+    Read,
+    Stop,
+    SubmittedEntry,
+    UpdateEntry,
+    UpdateRequest,
+)
+from hpcps.protocol.messages.base import ROLES, Flag, Message, Peer
+from hpcps.protocol.messages.collective import InitialWeights, NextModel, PartialSum, RingPiece
+from hpcps.protocol.messages.every_run import (
+    ClockQuestion,
+    ClockReading,
+    Copy,
+    Description,
+    Evaluate,
+    Evaluated,
+    InitialModel,
+    NoMoreModels,
+    NotEvaluated,
+    PartWritten,
+    Replacement,
+    RunEnds,
+    Statistics,
+    WriteCheckpoint,
+)
+from hpcps.protocol.messages.session import (
+    Abort,
+    Alive,
+    AskAlive,
+    Declare,
+    Failed,
+    Given,
+    Leave,
+    Missing,
+    NoTensors,
+    Span,
+    TensorResult,
+    TensorUpdate,
+    WhoIsMissing,
+)
+from hpcps.protocol.messages.synchronous import (
+    Abandon,
+    Absent,
+    Closed,
+    CombinedUpdate,
+    Credit,
+    ModelPartition,
+    SendAgain,
+    StepsAnswer,
+    StepsQuery,
+    Update,
+)
+
+__all__ = [
+    "ROLES",
+    "Abandon",
+    "Abort",
+    "Absent",
+    "Alive",
+    "ApplyUpdate",
+    "AskAlive",
+    "ClockQuestion",
+    "ClockReading",
+    "Closed",
+    "CombinedUpdate",
+    "Copy",
+    "Credit",
+    "Declare",
+    "Description",
+    "Evaluate",
+    "Evaluated",
+    "Failed",
+    "Flag",
+    "Given",
+    "InitialModel",
+    "InitialWeights",
+    "Leave",
+    "Message",
+    "Missing",
+    "ModelPartition",
+    "ModelReply",
+    "NextModel",
+    "NoMoreModels",
+    "NoTensors",
+    "NoUpdate",
+    "NotEvaluated",
+    "Ordered",
+    "PartWritten",
+    "PartialSum",
+    "Peer",
+    "Read",
+    "Replacement",
+    "RingPiece",
+    "RunEnds",
+    "SendAgain",
+    "Span",
+    "Statistics",
+    "StepsAnswer",
+    "StepsQuery",
+    "Stop",
+    "SubmittedEntry",
+    "TensorResult",
+    "TensorUpdate",
+    "Update",
+    "UpdateEntry",
+    "UpdateRequest",
+    "WhoIsMissing",
+    "WriteCheckpoint",
+]

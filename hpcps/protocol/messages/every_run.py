@@ -1,0 +1,202 @@
+"""The messages of every kind of run: the initial model, checkpoints, the adversary, evaluations, clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.protocol.messages.base import Flag, Message, Note, Slot
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InitialModel(Message, code=1, kind="INIT", sender="coordinator", receiver="server"):
+    """The initial weights of the server's shard, once.
+
+    Attributes:
+        shard: the number of the server.
+        layout: the table of `Layout.to_json`.
+        steps_per_epoch: the batches of the coordinator in an epoch.
+        statistics: whether BatchNorm statistics are averaged.
+        values: the weights `[m]`.
+    """
+
+    shard: int
+    layout: list[list[Any]]
+    steps_per_epoch: int
+    statistics: bool
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Description(Message, code=30, kind="INIT", sender="coordinator", receiver="adversary"):
+    """What the adversary must know of the model, once; the fields are as in `InitialModel`."""
+
+    layout: list[list[Any]]
+    steps_per_epoch: int
+    statistics: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Statistics(Message, code=6, kind="STATISTICS", sender="worker", receiver="coordinator"):
+    """The worker's BatchNorm running statistics, for the evaluation of a model.
+
+    Attributes:
+        round: the round that began with that model.
+        values: the statistics `[k]`.
+    """
+
+    round: int
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WriteCheckpoint(
+    Message, code=11, kind="CHECKPOINT", sender="server 0", receiver="every other role", answer="PartWritten"
+):
+    """The receiver writes its part of a checkpoint.
+
+    Asynchronous: when the entry at this position of the log is executed. With a quorum, to a late worker only: once its
+    answer is made, all of whose partitions it may send.
+
+    Attributes:
+        position: the round, or the position in the log.
+        flags: those of checkpoints.
+    """
+
+    position: Annotated[int, Slot.ROUND]
+    flags: Flag
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartWritten(Message, code=12, kind="PART", sender="every other role", receiver="checkpoint coordinator"):
+    """A part of a checkpoint is written.
+
+    Attributes:
+        position: the round, or the position in the log.
+        checksum: the checksum of the part.
+    """
+
+    position: Annotated[int, Slot.ROUND]
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copy(Message, code=15, kind="COPY", sender="worker", receiver="adversary", answer="Replacement"):
+    """A copy of the update that the worker is about to send.
+
+    Attributes:
+        round: the round, or the worker's cycle.
+        flags: those that the worker sends with the update.
+        mask: the blocks that are sent `[B]`.
+        epoch: the epochs of the run that are over, as far as the worker knows; None: the adversary knows.
+        values: these blocks, of the whole vector.
+    """
+
+    round: int
+    flags: Flag
+    mask: Mask
+    epoch: int | None = None
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replacement(Message, code=16, kind="REPLACEMENT", sender="adversary", receiver="worker"):
+    """What the worker sends instead of the update that it has shown.
+
+    Attributes:
+        round: the round, or the worker's cycle.
+        mask: the blocks that are sent `[B]`; None: the worker sends its update as it is.
+        values: these blocks.
+    """
+
+    round: int
+    mask: Mask | None = None
+    values: Vector | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunEnds(Message, code=31, kind="STOP", sender="server 0", receiver="other servers, adversary"):
+    """The run is over.
+
+    Synchronous with a policy of local steps, to all of them: it ends before this round. Asynchronous, to the adversary.
+
+    Attributes:
+        round: the round, or the position in the log.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluate(Message, code=21, kind="EVALUATE", sender="coordinator", receiver="evaluator", answer="Evaluated"):
+    """A model to evaluate.
+
+    Attributes:
+        round: the round or cycle of the coordinator that began with it.
+        values: its parameters, then its BatchNorm statistics.
+    """
+
+    round: int
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver="coordinator"):
+    """An evaluation.
+
+    Attributes:
+        round: that of the `Evaluate`.
+        evaluation: its fields, as in the record, and `finite`.
+    """
+
+    round: int
+    evaluation: Annotated[dict[str, Any], Note("")]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NotEvaluated(Message, code=32, kind="EVALUATED", sender="evaluator", receiver="coordinator"):
+    """A model could not be evaluated, in place of `Evaluated`.
+
+    Attributes:
+        round: that of the `Evaluate`.
+        reason: why.
+    """
+
+    round: int
+    reason: Annotated[str, Note("lost")]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator", receiver="evaluator"):
+    """No model to evaluate follows.
+
+    Attributes:
+        flags: `Flag.SUSPEND` if the evaluator ends at once.
+    """
+
+    flags: Flag
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClockQuestion(Message, code=14, kind="CLOCK", sender="every process", receiver="rank 0", answer="ClockReading"):
+    """A request for the receiver's clock, before a run.
+
+    Attributes:
+        number: the number of the question.
+    """
+
+    number: Annotated[int, Slot.ROUND]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClockReading(Message, code=34, kind="CLOCK", sender="rank 0", receiver="every process"):
+    """The receiver's clock.
+
+    Attributes:
+        number: that of the question.
+        clock: the seconds of the monotonic clock.
+    """
+
+    number: Annotated[int, Slot.ROUND]
+    clock: float

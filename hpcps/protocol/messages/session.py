@@ -1,0 +1,146 @@
+"""The messages of own scripts: tensors that workers declare and send, and that holders combine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.protocol.messages.base import Count, Message, Note, Slot
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="holder"):
+    """A tensor that is exchanged from now on.
+
+    Attributes:
+        key: its number, in the order of declaration.
+        declaration: its `Declaration`, as JSON.
+    """
+
+    key: Annotated[int, Slot.INDEX]
+    declaration: Annotated[dict[str, Any], Note("")]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Span(Message):
+    """Slots of a bucket in a row.
+
+    Attributes:
+        bucket: the number of the bucket.
+        first: the first slot.
+        slots: a bit for each slot, all of them set.
+    """
+
+    bucket: Annotated[int, Slot.INDEX]
+    first: Annotated[int, Slot.PARTITION]
+    slots: Annotated[Mask, Slot.MASK]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The span, as (first, stop)."""
+        return self.first, self.first + len(self.slots)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given(Span):
+    """What a worker says of the tensors in a span.
+
+    Attributes:
+        calls: of tensors without a name: slot, and the number of the call that exchanges it.
+        unused: of tensors that have some: slot, and the blocks that the worker does not have.
+    """
+
+    calls: tuple[tuple[Count, Count], ...] = ()
+    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], Note("absent")] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="holder", answer="TensorResult"):
+    """The tensors in a span.
+
+    Attributes:
+        values: their words, or what the compressor made of them.
+    """
+
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoTensors(Given, code=41, kind="ABSENT", sender="worker", receiver="holder", answer="TensorResult"):
+    """The worker gives nothing for the tensors in a span, and takes the result."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorResult(Span, code=42, kind="COMBINED", sender="holder", receiver="worker"):
+    """The results of the tensors in a span.
+
+    Attributes:
+        unused: of tensors that have some: slot, and the blocks that no worker has.
+        values: their words, or what the compressor made of them.
+    """
+
+    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], Note("absent")] = ()
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WhoIsMissing(Span, code=43, kind="QUERY", sender="worker", receiver="holder", answer="Missing"):
+    """The worker has waited long for the result of a slot."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Missing(Span, code=44, kind="ANSWER", sender="holder", receiver="worker"):
+    """The workers that have not sent a slot.
+
+    Attributes:
+        waiting_for: their names.
+    """
+
+    waiting_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Abort(Message, code=26, kind="ABORT", sender="every process", receiver="everyone"):
+    """The session cannot go on.
+
+    Attributes:
+        reason: why.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="everyone"):
+    """The process has ended its script.
+
+    Attributes:
+        steps: the steps that it has taken.
+        updates: the steps of its optimizer.
+    """
+
+    steps: int
+    updates: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Failed(Message, code=45, kind="LEAVE", sender="every process", receiver="everyone"):
+    """The script of the process has failed, in place of `Leave`.
+
+    Attributes:
+        error: how.
+    """
+
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskAlive(Message, code=29, kind="ALIVE", sender="process that has ended its part", receiver="one that has not",
+               answer="Alive"):  # fmt: skip
+    """A request for a sign of life."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alive(Message, code=46, kind="ALIVE", sender="process", receiver="process that has asked"):
+    """A sign of life."""

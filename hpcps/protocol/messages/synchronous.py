@@ -1,0 +1,185 @@
+"""The messages of synchronous rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.protocol.messages.base import Flag, Message, Slot
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelPartition(
+    Message, code=2, kind="MODEL", sender="server", receiver="worker, validator", answer="Update, CombinedUpdate"
+):
+    """A partition of the server's shard of a model; with `Flag.DIFFERENCE` as a difference.
+
+    To a worker without validators it is also a credit: the server has combined the partition of this number.
+
+    Attributes:
+        round: the round that begins with the model.
+        shard: the number of the server.
+        partition: the number of the partition among those of the server.
+        flags: see `Flag`.
+        epoch: the epochs that have ended when the round begins, if the receiver needs them; else None.
+        progress: the epochs of the run so far, as a fraction, with a policy of local steps; else None.
+        values: the elements of the partition, or what the compressor made of their difference.
+    """
+
+    round: int
+    shard: int
+    partition: int
+    flags: Flag
+    epoch: int | None = None
+    progress: float | None = None
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Update(
+    Message, code=3, kind="UPDATE", sender="worker", receiver="its combiners", answer="ModelPartition, Credit"
+):
+    """A partition of the worker's update, once its local steps are done.
+
+    Attributes:
+        round: the round.
+        shard: the number of the receiving server; 0 for a validator.
+        partition: the number of the partition, in the order in which they are sent to the receiver.
+        flags: those of checkpoints.
+        mask: the blocks of the partition that are sent `[B]`.
+        values: these blocks, or what the compressor made of them.
+    """
+
+    round: int
+    shard: int
+    partition: int
+    flags: Flag
+    mask: Mask
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Absent(
+    Message, code=4, kind="ABSENT", sender="worker", receiver="its combiners, adversary", answer="ModelPartition"
+):
+    """The worker has no update in this round.
+
+    Attributes:
+        round: the round; to the adversary of an asynchronous run, the worker's cycle.
+        flags: those of checkpoints.
+        abandoned: the local steps after which the worker abandoned the round; None if it did not.
+    """
+
+    round: int
+    flags: Flag
+    abandoned: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CombinedUpdate(
+    Message, code=5, kind="COMBINED", sender="validator", receiver="server", answer="ModelPartition, Credit"
+):
+    """A partition of the combined update of the validator's workers.
+
+    Attributes:
+        round: the round.
+        shard: the number of the server.
+        partition: the number of the partition among those of the server.
+        flags: those of checkpoints.
+        answered: with a quorum, in the first partition: the workers that get the next model; else None.
+        values: the elements.
+    """
+
+    round: int
+    shard: int
+    partition: int
+    flags: Flag
+    answered: tuple[int, ...] | None = None
+    values: Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receiver="worker, validator"):
+    """How many partitions of its answer the receiver may send.
+
+    A combiner that sends partitions of the next model does not send it: each of them is a credit, too.
+
+    Attributes:
+        round: the round of the answer.
+        partitions: the number of its partitions that may be sent in all.
+    """
+
+    round: int
+    partitions: Annotated[int, Slot.PARTITION]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepsQuery(Message, code=17, kind="QUERY", sender="worker, validator", receiver="server 0", answer="StepsAnswer"):
+    """With a policy of local steps: the sender asks whether to take further steps.
+
+    Attributes:
+        round: the round.
+        k: the local steps of the round so far; with 0 the round begins, and there is no answer.
+        c: the seconds per step of those since the last query; None with k = 0.
+    """
+
+    round: int
+    k: int
+    c: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="worker, validator"):
+    """How many steps the receiver may take before it asks again.
+
+    Attributes:
+        round: the round.
+        k: that of the query.
+        steps: the number of steps; 0: it sends its update.
+    """
+
+    round: int
+    k: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other servers"):
+    """With a quorum and without validators: the round is closed.
+
+    Attributes:
+        round: the round.
+        arrived: the workers that are in, in order of arrival.
+        answered: the workers that get the next model.
+        everyone: whether the round waited for all.
+    """
+
+    round: int
+    arrived: tuple[int, ...]
+    answered: tuple[int, ...]
+    everyone: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Abandon(Message, code=24, kind="ABANDON", sender="combiner that closes rounds", receiver="late worker"):
+    """With a quorum: the round is closed; the worker leaves its local steps.
+
+    Attributes:
+        round: the round.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SendAgain(Message, code=28, kind="OWED", sender="server 0", receiver="late worker", answer="Update, Absent"):
+    """With a quorum, after a resume: the worker sends the answer that its part of the checkpoint contains.
+
+    Attributes:
+        round: the round of the answer.
+        age: the age of the worker's model at the checkpoint, in seconds.
+    """
+
+    round: int
+    age: float

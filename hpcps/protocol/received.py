@@ -1,0 +1,47 @@
+"""What a role receives: messages, and the results of reductions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from hpcps.protocol.messages import Message, Peer
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of this run was received, and its sender is who it says.
+
+    Attributes:
+        source: its sender.
+        message: the message.
+        time: when the role got it, in seconds since the role's record began.
+        moment: the same on the clock that measures pauses, which stands still in one process while a role can proceed.
+    """
+
+    source: Peer
+    message: Message
+    time: float = 0.0
+    moment: float = 0.0
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """What was received from `source` is no message of this run; `moment` is as in `Received`."""
+
+    source: Peer
+    reason: str
+    moment: float = 0.0
+
+
+Operation = Literal["sum", "max"]
+"""How a reduction combines the elements of all processes."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reduction is done; `values` is the array that this process gave to it, with the result in it."""
+
+    values: NDArray[Any]
