@@ -62,7 +62,7 @@ class Account:
         self.stopwatch = stopwatch
 
     def sent(self, me: Peer, to: Peer, message: Message) -> None:
-        """Count a message; its bytes are counted apart if one of both is the adversary or the evaluator."""
+        """Count a message. The bytes to and from the adversary and the evaluator are counted separately."""
         self.counts["messages_sent"] += 1
         for peer in _APART:
             if peer in (me, to):

@@ -78,7 +78,7 @@ def draw_accuracy(
     Figure data with one panel has room for a second one: by epoch, it shows the acceptance rate where
     several lines have one.
     """
-    if against == "bytes":  # who trains alone sends none
+    if against == "bytes":  # a process that trains alone sends nothing
         figure_data = replace(
             figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
         )

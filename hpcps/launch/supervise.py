@@ -178,7 +178,7 @@ def supervise(
                 if stops and script and checkpoint_by is None:
                     checkpoint_by = now
                 if stops and checkpoint_by is None:
-                    on_output("hpcps: stopping at the next checkpoint ... (once more: at once)")
+                    on_output("hpcps: stopping at the next checkpoint; a second signal stops at once")
                     stop.ask()
                     asked = True
                     longest = GRACE if stops[0] is signal.SIGINT else NOTICE

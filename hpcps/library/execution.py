@@ -91,7 +91,7 @@ def _execute_point(
     def on_stop(count: int) -> None:
         if count > 1:
             raise KeyboardInterrupt
-        bar.note("hpcps: stopping at the next checkpoint ... (once more: at once)")
+        bar.note("hpcps: stopping at the next checkpoint; a second signal stops at once")
 
     bar.begin(point)
     reporter = Reporter(point.run.identified(point.run_id), point.label, callbacks, bar.update)

@@ -11,9 +11,9 @@ from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
 
-def report(snapped: Snapped, keeper: Peer = SERVER_0) -> Send:
-    """Return the message that tells the keeper of checkpoints that this process's part is written."""
-    return Send(keeper, PartWritten(position=snapped.position, checksum=snapped.checksum))
+def report(snapped: Snapped, to: Peer = SERVER_0) -> Send:
+    """Return the message that tells the checkpoint coordinator that this process's part is written."""
+    return Send(to, PartWritten(position=snapped.position, checksum=snapped.checksum))
 
 
 def periodic(every: int, before: int, after: int) -> bool:

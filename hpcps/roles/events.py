@@ -66,7 +66,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The run is to stop at a checkpoint, to be resumed later; only the keeper of checkpoints gets this event."""
+    """The run is to stop at a checkpoint, to be resumed later; only the checkpoint coordinator gets this event."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Packer:
     With `ef21` it sends the encoded difference to its estimate g, and g ← g + what is decoded (Richtárik et al., 2021).
 
     Attributes:
-        delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e; of no meaning if all was sent.
+        delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e; undefined if every block was sent.
         feeds_back: whether the residual is added to the next update, not to the next model.
         attacker: what the run's attack does to this worker.
     """

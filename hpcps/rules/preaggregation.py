@@ -30,7 +30,7 @@ class PreAggregator(CombiningStage, ABC):
     """Replaces the updates by weighted sums of them; the subclass's fields are its keys, `kind` is its name."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
-    """What it needs in addition to the inner products. Calls for parts of a round cannot share random numbers."""
+    """What it needs besides the inner products. The partitions of a round draw random numbers independently."""
 
     compares: ClassVar[Compares] = "pairs"
     """The inner products that `weights` uses: those of all pairs, or none but the squared norms; others may be zero.

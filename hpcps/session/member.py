@@ -42,7 +42,7 @@ _ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
 _CERTAIN = 0.3
-"""Seconds from the end of a process until it counts as lost: a signal that ends all reaches some a little earlier."""
+"""Seconds from the end of a process until it counts as lost: a signal to all processes reaches some of them first."""
 _BETWEEN_LOOKS = 1.0
 """Most seconds between two checks that count as silence of others: a batch system may have suspended all processes."""
 RECENT = 10.0

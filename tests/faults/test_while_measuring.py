@@ -37,7 +37,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_it(start: Callable[..., Play]) 
     play = measuring(start)
     play.process.terminate()
     # The next checkpoint comes after the evaluation.
-    within(30, lambda: "once more: at once" in play.text, "the offer")
+    within(30, lambda: "a second signal stops at once" in play.text, "the offer")
     # A TERM within a second of the first counts as the same.
     told = time.monotonic()
     within(30, lambda: time.monotonic() - told > 1.1, "a second")

@@ -108,7 +108,7 @@ def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], N
         """Stop at the next checkpoint after the first signal, immediately after the second."""
         if count > 1:
             raise KeyboardInterrupt
-        say("hpcps: stopping at the next checkpoint ... (once more: at once)")
+        say("hpcps: stopping at the next checkpoint; a second signal stops at once")
 
     try:
         with stops_of(on_stop) as stops:

@@ -29,7 +29,7 @@ class Contribution:
         round: the round.
         values: its update `[d]`, finite; 0 where it sends nothing. The exchange overwrites it.
         count: 1, or 0 if the worker does not take part.
-        flags: what the keeper says of checkpoints.
+        flags: what the checkpoint coordinator says of checkpoints.
     """
 
     round: int
@@ -43,7 +43,7 @@ class Averager(Protocol):
 
     Attributes:
         done: whether no exchange is under way.
-        flags: what the keeper said of checkpoints in the last exchange.
+        flags: what the checkpoint coordinator said of checkpoints in the last exchange.
         needs: the workers without whose messages the worker cannot go on.
         waiting_for: the workers that the exchange waits for.
     """
@@ -75,8 +75,8 @@ class AllreduceAverager(Averager):
         s = sum over k of to_units(x_k, e, n)           Allreduce(SUM) in float64, exact in any order
         w = w + float32(s in units of 2^(e + ceil(log2 n) - 53) / m)
 
-    The flags of the keeper are one more element of the maximum, m is one more element of the sum. Nobody computes local
-    steps during the sum: it begins when all have given their exponents.
+    The flags of the checkpoint coordinator are one more element of the maximum, m is one more element of the sum.
+    Nobody computes local steps during the sum: it begins when all have given their exponents.
     """
 
     def __init__(self, peer: Peer, run: Run, layout: Layout, model: Vector) -> None:
@@ -143,8 +143,8 @@ class RingAverager(Averager):
     does not enter the model; that worker records the block as rejected.
 
     Chunks consist of pieces of at most `transport.partition` bytes, each of which goes around the ring by itself. Every
-    worker sends 2 (n - 1) / n of the vector in a round. The flags of the keeper are in all messages: no worker is done
-    before the first chunk, which begins at the keeper, has come to it.
+    worker sends 2 (n - 1) / n of the vector in a round. The flags of the checkpoint coordinator are in all messages: no
+    worker is done before the first chunk, which begins at that coordinator, has come to it.
     """
 
     def __init__(self, peer: Peer, run: Run, layout: Layout, model: Vector) -> None:

@@ -115,7 +115,7 @@ class OwnModel(ModelInbox):
 class CollectiveWorker(Worker):
     """Trains on its shard and keeps the whole model, to which an averager adds the mean of all updates.
 
-    The coordinator passes the initial weights along the ring of the workers and is the keeper of checkpoints. Every
+    The coordinator passes the initial weights along the ring of the workers and is the checkpoint coordinator. Every
     worker screens its own update: a block that is not finite does not enter the sum.
     """
 
@@ -230,7 +230,7 @@ class CollectiveWorker(Worker):
         return self._unpacked
 
     def _announce(self) -> Flag:
-        """Return what the keeper says of checkpoints in this round."""
+        """Return what the checkpoint coordinator says of checkpoints in this round."""
         schedule, after = self._model.schedule, self.round + 1
         if self._checkpoint.open is not None or after >= schedule.rounds:
             return Flag.NONE
@@ -238,7 +238,7 @@ class CollectiveWorker(Worker):
         return self._checkpoint.begin(after) if due or self._checkpoint.wanted else Flag.NONE
 
     def _end_when_done(self) -> Iterator[Effect]:
-        """End the round once the exchange is done; write a checkpoint if the keeper said so."""
+        """End the round once the exchange is done; write a checkpoint if the checkpoint coordinator said so."""
         training, flags = self._training, self._averager.flags
         if training.stage is not Stage.SENDING:
             return
@@ -269,7 +269,7 @@ class CollectiveWorker(Worker):
             yield Save(f"final/{self.peer}", self._model.values)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
-        """Tell the keeper that this worker's part is written; end if the run is to stop."""
+        """Tell the checkpoint coordinator that this worker's part is written; end if the run is to stop."""
         suspended = Flag.SUSPEND in self._averager.flags
         if self.keeps_checkpoints:
             if suspended:

@@ -99,7 +99,8 @@ class SyncServer(MessagingRole):
         self._diverged = self._due = False
         self._moment = 0.0
         self._checkpoint = CheckpointParts(self._roster)
-        # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
+        # What the models of this round, of this server and of the checkpoint coordinator, said of checkpoints; and what
+        # the next model says.
         self._flags = self._announced = Flag.NONE
 
     @property
@@ -256,7 +257,7 @@ class SyncServer(MessagingRole):
             yield Finish(suspended=True)
 
     def _announce(self, part: _Part, round: int) -> Flag:
-        """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it.
+        """Return the flags of the model of a round; the checkpoint coordinator alone decides on a checkpoint after it.
 
         With a quorum a late worker does not see the flags of a model. So the last round and one before the statistics
         of all workers wait for everyone. A checkpoint waits for nobody: late workers are told of it.

@@ -145,7 +145,7 @@ def _model_takes_data(run: Run) -> Iterator[Problem]:
 
 
 def _batches_have_statistics(run: Run) -> Iterator[Problem]:
-    """BatchNorm has no variance of one value, which a batch of one image with feature maps of one pixel is."""
+    """BatchNorm needs two values of each channel. One image whose feature maps have one pixel gives it one value."""
     model, shape = run.model, run.data.input_facts.shape
     if not model.batchnorm or len(shape) != 3 or max(shape[1:]) > model.reduction:
         return
