@@ -5,7 +5,6 @@
 - `adversary`: the adversary, in both modes of training, and how a worker shows its updates to it
 - `asynchronous/`: server, validator, worker and adversary without rounds; the log of the servers
 - `attack_group`: what the adversary knows, and what an omniscient attack makes of it
-- `attacker`: what a Byzantine worker does
 - `checkpointing`: how the processes of a run write a checkpoint
 - `checks`: checks that a message must pass
 - `collective/`: workers without servers: a ring, or Allreduce
@@ -18,13 +17,12 @@
 - `local_training`: the way of a training role from one model to the next
 - `messaging_role`: what all roles that exchange messages have in common
 - `model_inbox`: the model that comes from the servers
-- `packer`: the update of a worker, and the residual
 - `queries`: a role asks how many local steps it may take, and server 0 answers
 - `resources`: the part of a machine that a role may use
 - `single_process`: the single-process baseline
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `training_role`: a role that trains: what workers and validators have in common
+- `update/`: how a worker makes its update of its local steps: memory, attack, partitions, encoding
 - `update_decoder`: how a combiner decodes the updates of workers
-- `update_encoder`: how a worker encodes its updates, and an attack on what is encoded
 - `worker`: what the workers of both modes have in common
 """

@@ -21,8 +21,8 @@ from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Send, SetDeadline, Snapped, Start
 from hpcps.roles.messaging_role import MessagingRole
-from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.update.packer import Packed, Packer
 from hpcps.spec.schema import Run
 
 

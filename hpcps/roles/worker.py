@@ -11,9 +11,10 @@ from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Peer
 from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed, Stage
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.packer import Packed, Packer, UpdatePart
 from hpcps.roles.resources import Resources
 from hpcps.roles.training_role import TrainingRole
+from hpcps.roles.update.packer import Packed, Packer
+from hpcps.roles.update.partitions import UpdatePart
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 

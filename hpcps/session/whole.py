@@ -16,8 +16,8 @@ from hpcps.protocol.roster import ADVERSARY
 from hpcps.registry.config import Config, component_in
 from hpcps.registry.field import OneOf
 from hpcps.roles.attack_group import AttackGroup
-from hpcps.roles.attacker import Attacker
 from hpcps.roles.resources import ALONE
+from hpcps.roles.update.attacker import Attacker
 from hpcps.rules import Rule
 from hpcps.seeds import generator
 from hpcps.session.compressed import compressor_of

@@ -9,7 +9,7 @@ from interrupted import model, play, play_through, records, small
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
-from hpcps.roles.packer import Packer
+from hpcps.roles.update.packer import Packer
 from hpcps.spec.checks import contradictions
 
 ALL = {"participation": 1.0, "skip_rate": 0.0}
@@ -107,7 +107,7 @@ def test_a_schedule_does_not_shift_the_draws_after_it(kind, schedule):
         base = np.zeros(layout.size, np.float32)
         sent.append([])
         for round in range(12):
-            packer.delta[:] = 0
+            packer.memory.values[:] = 0
             packed = packer.pack(trainer, base, round, epoch=round // 2)
             sent[-1].append([(packed.attacked, part.mask.tolist(), part.payload.tolist()) for part in packed.parts])
     acting = [round for round in range(12) if resting.attack.active(round, round // 2)]

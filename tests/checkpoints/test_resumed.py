@@ -16,7 +16,7 @@ from hpcps.errors import RunError
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
-from hpcps.roles.packer import Packer
+from hpcps.roles.update.packer import Packer
 
 
 class Drifting(Omniscient):

@@ -8,7 +8,7 @@ from hpcps.compression import Codec
 from hpcps.numerics.layout import Layout, private
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
-from hpcps.roles.packer import Packer
+from hpcps.roles.update.packer import Packer
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.seeds import generator
 
@@ -64,7 +64,7 @@ def test_what_combiners_decode(kind, factor, compression):
         encoded = [honest.encode(plain, place) for place in range(len(plain.parts))]
         packed = packer.pack(trainer, base, round, 0)
         chosen = choice.random(len(LAYOUT.blocks)) < 0.5
-        np.testing.assert_array_equal(packer.delta, honest.delta, "the residual is that of an honest worker")
+        np.testing.assert_array_equal(packer.memory.values, honest.memory.values, "as that of an honest worker")
         assert len(packed.parts) == len(encoded)
         if not packed.parts:
             continue
@@ -94,14 +94,14 @@ def test_an_adversary_sees_what_combiners_decode(compression):
         packed = packer.pack(trainer, base, round, 0)
         if not packed.parts:
             continue
-        there, kept = LAYOUT.spread(packed.mask), packer.delta.copy()
+        there, kept = LAYOUT.spread(packed.mask), packer.memory.values.copy()
         np.testing.assert_array_equal(received(packer, packed, decoder, round)[there], packed.payload)
         other = random.standard_normal(packed.payload.size).astype(np.float32)
         room = np.empty(second.most_words(LAYOUT, 0), np.float32)
         words = second.encode(LAYOUT, 0, packed.mask, other, room)
         (part,) = packer.replaced(packed, other).parts
         np.testing.assert_array_equal(part.payload, words)
-        np.testing.assert_array_equal(packer.delta, kept)
+        np.testing.assert_array_equal(packer.memory.values, kept)
         seen += 1
     assert seen > 3
 

@@ -12,8 +12,8 @@ from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Flag, Peer, Update
 from hpcps.protocol.partitioning import Partition
 from hpcps.registry import active
-from hpcps.roles.packer import Packer
 from hpcps.roles.sync.partitions import PartitionCollector
+from hpcps.roles.update.packer import Packer
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Average, Context
 
@@ -176,7 +176,7 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
             values = codec.decode(LAYOUT, 0, part.mask, part.payload)
             sent[LAYOUT.spread(part.mask)] += values
     assert 4 < missed < 25
-    lost = np.abs(sent + packer.delta - made).max()
+    lost = np.abs(sent + packer.memory.values - made).max()
     # Each round adds and subtracts float32 values of a size of some tens; those of the momentum are ten times as large.
     bound = 40 * 4 * 2.0**-24 * (640 if memory == "nesterov" else 64)
     assert (lost < bound) == (memory != "none"), lost
@@ -196,7 +196,7 @@ def test_an_update_that_an_adversary_replaces_is_encoded_once(kind):
     trainer, codec = Adder(layout), Codec.of(run.communication.compression, layout)
     generator = np.random.default_rng(2)
     for round in range(8):
-        base, kept = trainer.x.copy(), packer.delta.copy()
+        base, kept = trainer.x.copy(), packer.memory.values.copy()
         trainer.x += generator.standard_normal(layout.size).astype(np.float32)
         packed = packer.pack(trainer, base, round, 0)
         other = generator.standard_normal(packed.payload.size).astype(np.float32)
@@ -204,8 +204,8 @@ def test_an_update_that_an_adversary_replaces_is_encoded_once(kind):
         room = np.empty(codec.most_words(layout, 0), np.float32)
         np.testing.assert_array_equal(part.payload, codec.encode(layout, 0, packed.mask, other, room))
         there = layout.spread(packed.mask)
-        assert not packer.delta[there].any()
-        np.testing.assert_array_equal(packer.delta[~there], (kept + (trainer.x - base))[~there])
+        assert not packer.memory.values[there].any()
+        np.testing.assert_array_equal(packer.memory.values[~there], (kept + (trainer.x - base))[~there])
 
 
 @pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "topk", "randomk"])

@@ -15,7 +15,7 @@ from opened import Opened
 from plain_rules import Array
 from plain_training import Blocks, Trainer, norms
 
-from hpcps.roles.packer import Packer
+from hpcps.roles.update.packer import Packer
 from hpcps.spec.schema import Run
 from hpcps.training import build
 from hpcps.training.evaluation import Progress

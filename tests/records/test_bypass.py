@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_experiment import small_experiment
 
-import hpcps.roles.attacker as attacker_module
+import hpcps.roles.update.attacker as attacker_module
 from hpcps.cli.main import main
 from hpcps.records.bypass import COUNTS, Bypass, count_by_round
 from hpcps.records.collect import collect

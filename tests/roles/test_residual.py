@@ -7,7 +7,7 @@ from toy_trainers import Toy
 
 from hpcps.numerics.layout import Layout, private
 from hpcps.protocol.messages import Peer
-from hpcps.roles.packer import Packer
+from hpcps.roles.update.packer import Packer
 
 LAYOUT = Layout.of([("a", (5,)), ("b", (7,)), ("c", (3,))])
 
@@ -57,6 +57,6 @@ def test_what_was_sent_and_the_residual_are_the_update(communication):
         kinds.add((packer.residual is None, bool(sent.any())))
         resumed = copied(packer, **communication)
         assert (resumed.residual is None) == (packer.residual is None)
-        np.testing.assert_array_equal(resumed.delta if resumed.residual is None else resumed.residual, residual)
+        np.testing.assert_array_equal(resumed.memory.values if resumed.residual is None else resumed.residual, residual)
         packer = resumed
     assert len(kinds) > 1

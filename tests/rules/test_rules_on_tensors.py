@@ -12,7 +12,7 @@ from hpcps.numerics.operations import gram
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
-from hpcps.roles.attacker import Attacker
+from hpcps.roles.update.attacker import Attacker
 from hpcps.rules import Arc, Bucketing, Clipping, Context, Nnm, Rule, combine_finite
 from hpcps.rules.asynchronous import decide_finite
 from hpcps.rules.context import Arrays, AsyncContext

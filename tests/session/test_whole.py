@@ -13,8 +13,8 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.registry import active
 from hpcps.roles.attack_group import Knowledge
-from hpcps.roles.packer import Packer
 from hpcps.roles.resources import ALONE
+from hpcps.roles.update.packer import Packer
 from hpcps.rules import Bulyan, CenteredClipping, Context, Dnc, GeometricMedian, Krum, Median
 from hpcps.seeds import generator
 from hpcps.session.reduction import table_of

@@ -62,7 +62,7 @@ def test_time_changes_nothing_else_of_a_synchronous_run(tmp_path):
 
 def test_a_failure_in_virtual_time_is_reported_like_any_other(tmp_path, monkeypatch):
     from hpcps.errors import RunError
-    from hpcps.roles.packer import Packer
+    from hpcps.roles.update.packer import Packer
 
     def broken(*_):
         raise ValueError("no packing today")

@@ -11,8 +11,8 @@ from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send, Stage
-from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run

@@ -30,8 +30,8 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress

@@ -11,10 +11,10 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage, StopRequested
-from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.last_answer import LastAnswer
 from hpcps.roles.sync.partitions import PartitionSender
+from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
