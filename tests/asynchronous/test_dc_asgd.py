@@ -8,7 +8,6 @@ from interrupted import model, play_through
 from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
-from hpcps.records.collect import _valid
 from hpcps.records.files import read_lines
 from hpcps.rules import DcAsgd
 from hpcps.training import build
@@ -105,7 +104,7 @@ def test_a_resumed_run_goes_on_with_the_same_weights(tmp_path, backup, monkeypat
     run = compensated(backup, epochs=12, servers=2, checkpoint={"every": 1}, transport={"kind": "inproc"})
     folder = tmp_path / "runs/cut"
     play_through(run, folder, [90, 90, 90])
-    lines, _ = _valid(read_lines(folder / "records/server-0.jsonl"))
+    lines, _ = read_lines(folder / "records/server-0.jsonl").valid()
     log = [line for line in lines if line["event"] in ("start", "applied")]
     assert sum(line["event"] == "start" for line in log) > 2
     assert model(folder) == pytest.approx(trace(log, run), rel=1e-5, abs=1e-6)

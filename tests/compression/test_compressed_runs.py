@@ -13,6 +13,7 @@ from hpcps.protocol.messages import Flag, Peer, Update
 from hpcps.protocol.partitioning import Partition
 from hpcps.registry import active
 from hpcps.roles.sync.partitions import PartitionCollector
+from hpcps.roles.update.memory import ErrorFeedback
 from hpcps.roles.update.packer import Packer
 from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Average, Context
@@ -180,7 +181,7 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
     # Each round adds and subtracts float32 values of a size of some tens; those of the momentum are ten times as large.
     bound = 40 * 4 * 2.0**-24 * (640 if memory == "nesterov" else 64)
     assert (lost < bound) == (memory != "none"), lost
-    assert packer.feeds_back == (memory != "none")
+    assert isinstance(packer.memory, ErrorFeedback) == (memory != "none")
 
 
 @pytest.mark.parametrize("kind", ["randomk", "dithering", "qsgd", "powersgd"])
@@ -239,4 +240,4 @@ def test_estimates_of_ef21_are_those_of_the_worker_and_approach_its_update(kind)
     assert errors[28] < (0.4 if kind == "randomk" else 0.1), "before"
     assert errors[-1] < (0.4 if kind == "randomk" else 0.1), "after"
     assert max(errors[32:40]) > 0.5
-    assert not packer.feeds_back
+    assert not isinstance(packer.memory, ErrorFeedback)
