@@ -240,8 +240,28 @@ def test_a_stage_that_is_refused_or_fails(stages, monkeypatch):
     assert figures.execute(stages[3:4], [], {}, later, 200.0) == figures.ExitStatus.SUSPENDED, "the time is over"
 
 
+SLOW = '''
+import time
+from typing import Literal
+from hpcps.callbacks import Callback
+
+
+class Slow(Callback):
+    """Sleeps after every round, so that the run lasts and leaves the core to others."""
+
+    kind: Literal["slow"] = "slow"
+
+    def on_round(self, report):
+        """Sleep."""
+        time.sleep(0.05)
+'''
+
+
 @pytest.mark.usefixtures("starts_processes")
 def test_a_call_whose_time_is_over_says_that_there_is_more(experiments, tmp_path):
+    (experiments / "slow.py").write_text(SLOW)
+    callbacks = '[[callbacks]]\nkind = "slow"\n'
+    (experiments / "one.toml").write_text(f'plugins = ["slow.py"]\n{EXPERIMENT}{callbacks}')
     options = ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1", "--set", "train.epochs=100000")
     ended = play(command(experiments, tmp_path / "results", *options, "--hours", "0.01"))
     assert ended.returncode == figures.ExitStatus.SUSPENDED, ended.stdout + ended.stderr
