@@ -22,10 +22,18 @@ BRIEF = (*ALONE, "--set", "data.limit=1437", "--set", "train.local_steps=44", "-
 WAITS = "another hpcps runs {}: waiting for it"
 
 
+# Nothing has to happen while it trains.
+AT_ONCE = (*ALONE, "--set", "train.epochs=2")
+
+
+def directory_of(experiment: Path, options: tuple[str, ...]) -> RunDirectory:
+    (point,) = load_experiment(experiment, options[1::2]).points
+    return RunDirectory(run_folder(point, experiment.parent / "results"))
+
+
 @pytest.fixture
 def directory(experiment: Path) -> RunDirectory:
-    (point,) = load_experiment(experiment, BRIEF[1::2]).points
-    return RunDirectory(run_folder(point, experiment.parent / "results"))
+    return directory_of(experiment, BRIEF)
 
 
 def waiting(start: Callable[..., Play], directory: RunDirectory, *options: str) -> Play:
@@ -90,13 +98,12 @@ def test_it_can_be_stopped_while_it_waits_and_heeds_its_walltime(
     claim.close()
 
 
-def test_what_nobody_plays_is_played_before_the_wait(
-    start: Callable[..., Play], experiment: Path, directory: RunDirectory
-) -> None:
+def test_what_nobody_plays_is_played_before_the_wait(start: Callable[..., Play], experiment: Path) -> None:
+    directory = directory_of(experiment, AT_ONCE)
     experiment.write_text(experiment.read_text().replace("seed = 3", "") + "[[sweep]]\nseed = [3, 4, 5]\n")
     claim = directory.claim()
     assert claim is not None
-    play = start(*BRIEF)
+    play = start(*AT_ONCE)
     within(60, lambda: "waiting for it" in play.text, "it waits")
     others = [RunDirectory(path) for path in directory.path.parent.iterdir() if path != directory.path]
     assert len(others) == 2
