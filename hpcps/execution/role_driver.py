@@ -16,8 +16,8 @@ from hpcps.execution.account import RESULT, TIMER, Account
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observations, Observer
 from hpcps.execution.stopwatch import Alarms, Stopwatch
-from hpcps.protocol.envelope import Delivered, Envelope
-from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.envelope import Delivered, Envelopes
+from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
@@ -117,7 +117,7 @@ class RoleDriver:
         self._clock = clock
         self._alarms = Alarms(clock)
         self._draining = False
-        self._sent: Envelope | None = None
+        self._envelopes = Envelopes(role.peer, role.run_id)
         self._stop = stop if role.keeps_checkpoints else None
         self._asked = 0.0
         self._keep = keep
@@ -266,12 +266,6 @@ class RoleDriver:
             return replace(arrival, moment=self._clock())
         return arrival.opened(self._role.run_id, self._record.time, self._clock())
 
-    def _enclosed(self, message: Message) -> Envelope:
-        """Return the envelope of a message; all its receivers share one, and so the encoded header."""
-        if self._sent is None or self._sent.message is not message:
-            self._sent = Envelope(self.peer, self._role.run_id, message)
-        return self._sent
-
     def record_wait(self) -> None:
         """Record the peers that the role waits for."""
         self._write("waiting", {"waiting_for": [str(peer) for peer in self.waiting_for]})
@@ -289,7 +283,7 @@ class RoleDriver:
     def _execute(self, effect: Effect, began: float) -> None:
         match effect:
             case Send(to, message):
-                self._transport.send(to, self._enclosed(message))
+                self._transport.send(to, self._envelopes.around(message))
                 self._account.sent(self.peer, to, message)
             case Join(peers):
                 assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"

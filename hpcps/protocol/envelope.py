@@ -108,6 +108,24 @@ class Envelope:
             raise MalformedMessageError(f"the header holds an invalid field: {_in_one_line(error)}") from error
 
 
+class Envelopes:
+    """Puts the messages of one sender into envelopes.
+
+    All receivers of a message get the same envelope, one after another, so its header is encoded once.
+    """
+
+    def __init__(self, sender: Peer, run: str) -> None:
+        """Take the sender, and the id of its run."""
+        self._sender, self._run = sender, run
+        self._last: Envelope | None = None
+
+    def around(self, message: Message) -> Envelope:
+        """Return the envelope of a message."""
+        if self._last is None or self._last.message is not message:
+            self._last = Envelope(self._sender, self._run, message)
+        return self._last
+
+
 @dataclass(frozen=True)
 class Delivered:
     """An envelope has come.

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcps.errors import HpcpsError, RunError, message_of, text_of
 from hpcps.numerics.layout import Allocate
-from hpcps.protocol.envelope import Delivered, Envelope
+from hpcps.protocol.envelope import Delivered, Envelopes
 from hpcps.protocol.messages import (
     Abort,
     Alive,
@@ -116,7 +116,7 @@ class Member:
         self._began: float | None = None
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
-        self._sent: Envelope | None = None
+        self._envelopes = Envelopes(peer, ID)
         self._queue: deque[TensorExchange] = deque()
         self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
@@ -394,7 +394,7 @@ class Member:
             elif effect.to == self.peer:
                 self._own.append(effect.message)
             else:
-                self._transport.send(effect.to, self._enclosed(effect.message))
+                self._transport.send(effect.to, self._envelopes.around(effect.message))
             if self.trace is None:
                 continue
             if isinstance(effect, Now) or effect.to != self.peer:
@@ -402,12 +402,6 @@ class Member:
             if isinstance(effect, Send) and isinstance(effect.message, TensorUpdate) and self.participant is not None:
                 exchanges = self.participant.exchanges_of(effect.to, effect.message)
                 self.trace.pushed(effect.to, effect.message.first, exchanges)
-
-    def _enclosed(self, message: Message) -> Envelope:
-        """Return the envelope of a message; all its receivers share one, and so the encoded header."""
-        if self._sent is None or self._sent.message is not message:
-            self._sent = Envelope(self.peer, ID, message)
-        return self._sent
 
     def _tell(self, message: Message) -> None:
         # One that has left also waits for the others to leave.

@@ -54,7 +54,8 @@ from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.queries import QueryAnswers
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, credits
-from hpcps.roles.sync.quorum import QuorumCollector, Readers
+from hpcps.roles.sync.quorum import QuorumCollector
+from hpcps.roles.sync.readers import readers_of
 from hpcps.roles.sync.shard import Slice, SyncShard
 from hpcps.rules import Average, Rule
 from hpcps.spec.schema import Run
@@ -93,7 +94,7 @@ class SyncServer(MessagingRole):
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._takes = (CombinedUpdate,) if validators else (Update, Absent)
-        self._readers = Readers(run.topology.workers, 0) if run.has_quorum else None
+        self._readers = readers_of(run, 0)
         self._part: _Part | None = None
         self._stage = ServerStage.STARTING
         self._diverged = self._due = False
@@ -150,7 +151,7 @@ class SyncServer(MessagingRole):
             yield from self._part.collector.put(source, message, self.round, moment)
             if message.round == self.round:
                 self._flags |= message.flags & CHECKPOINT_FLAGS
-                if self._readers and isinstance(message, CombinedUpdate):
+                if isinstance(message, CombinedUpdate):
                     self._readers.learn(message.answered or ())
             yield from self._combine_when_ready(self._part)
         elif isinstance(message, Closed) and source == SERVER_0 and isinstance(self._part.collector, QuorumCollector):
@@ -184,7 +185,7 @@ class SyncServer(MessagingRole):
         shard = SyncShard(self.peer, self._run, table, self._resources)
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
         collector = PartitionCollector(senders, partitions, first, shard.decoder)
-        if self._readers and not self._roster.validators:
+        if self._run.has_quorum and not self._roster.validators:
             collector = QuorumCollector(self.peer, self._run, senders, partitions, first, shard.decoder)
         self._part = _Part(
             shard, schedule_of_rounds(self._run, steps_per_epoch), collector, steps_per_epoch, statistics
@@ -206,7 +207,7 @@ class SyncServer(MessagingRole):
         models = {"model": on_host(shard.now.model)} | ({} if shard.encoder is None else {"held": shard.now.held})
         kept = {"rule": self._rule_state, **shard.kept} | ({} if self._answers is None else {"counter": self._answers})
         parts = {name: part.state() for name, part in kept.items()}
-        if self._readers:
+        if self._run.has_quorum:
             parts["readers"] = self._readers.state(self.round, self._moment)
         if isinstance(self._part.collector, QuorumCollector):
             parts["quorum"] = self._part.collector.state()
@@ -218,10 +219,9 @@ class SyncServer(MessagingRole):
         part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
         part.shard.begin(state.arrays["model"], state.arrays.get("held"))
         self.round, self._diverged = facts["round"], facts["diverged"]
-        if self._readers:
-            self._readers = Readers(self._run.topology.workers, self.round)
-            if "readers" in facts:  # a checkpoint of an earlier version waits for all workers
-                self._readers.restore(state.part("readers"))
+        self._readers = readers_of(self._run, self.round)
+        if "readers" in facts:  # a checkpoint of an earlier version waits for all workers
+            self._readers.restore(state.part("readers"))
         if isinstance(part.collector, QuorumCollector):
             part.collector.begin(self.round)
             if "quorum" in facts:
@@ -237,10 +237,9 @@ class SyncServer(MessagingRole):
 
     def _resume(self, part: _Part) -> Iterator[Effect]:
         """Send the model with which the run resumes; have late workers send the answers that they owe."""
-        if self._readers:
-            self._readers.resume(self._moment)
+        self._readers.resume(self._moment)
         yield from self._publish(part)
-        if self._readers and self.keeps_checkpoints:
+        if self.keeps_checkpoints:
             yield from self._readers.owing(self.round, self._moment)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
@@ -271,7 +270,8 @@ class SyncServer(MessagingRole):
             if self._answers is not None:
                 schedule.learn(round, self._answers.ended(part.steps_per_epoch))
             next_round = round  # how many epochs this round ends is not known
-        if self._readers and (schedule.over(round + 1) or (part.statistics and schedule.epochs_before(round + 1))):
+        measured_next = part.statistics and schedule.epochs_before(round + 1)
+        if self._run.has_quorum and (schedule.over(round + 1) or measured_next):
             flags = Flag.EVERYONE
         if self.keeps_checkpoints and self._checkpoint.open is None and not schedule.over(next_round):
             every = self._run.checkpoint.every
@@ -287,9 +287,7 @@ class SyncServer(MessagingRole):
     def _publish(self, part: _Part) -> Iterator[Effect]:
         """Send the whole model of this round."""
         self._announced = self._announce(part, self.round)
-        readers = self._roster.readers()
-        if self._readers:
-            readers = tuple(reader for reader in readers if self._readers.have(reader, self.round))
+        readers = tuple(reader for reader in self._roster.readers() if self._readers.have(reader, self.round))
         for number in range(len(part.shard.partitions)):
             yield from self._give(part, number, part.shard.now, self.round, readers, whole=True)
         if self.round:  # after a checkpoint, whose time belongs to the round that made the model
@@ -300,8 +298,7 @@ class SyncServer(MessagingRole):
         self, part: _Part, number: int, given: Slice, round: int, readers: Sequence[Peer], *, whole: bool = False
     ) -> Iterator[Effect]:
         """Send a partition of a round's model: encoded to readers that have the previous model, unless `whole`."""
-        if self._readers:
-            self._readers.give(round, self._moment)
+        self._readers.give(round, self._moment)
         payload = given.held[part.shard.partitions[number].columns]
         model = ModelPartition(
             round=round, shard=self.peer.index, partition=number, flags=self._announced,
@@ -312,8 +309,7 @@ class SyncServer(MessagingRole):
         if number in given.codes and not whole:
             encoded = replace(model, flags=model.flags | Flag.DIFFERENCE, values=given.codes[number])
         for reader in readers:
-            has = self._readers is None or self._readers.have(reader, round - 1)
-            yield Send(reader, encoded if has else model)
+            yield Send(reader, encoded if self._readers.have(reader, round - 1) else model)
 
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
         """Wait for the answers to the model that was sent; end if it was the last."""
@@ -345,19 +341,17 @@ class SyncServer(MessagingRole):
         snapshot = Flag.SNAPSHOT in self._flags
         if snapshot:  # else the partition of the next model is the credit
             yield from credits(done, collector.total, collector.updates(round))
-        if done == 1 and self._readers and collector.answered is not None:
+        if done == 1 and collector.answered is not None:
             self._readers.learn(collector.answered)
         if done == 1 and not snapshot:
             self._announced = self._announce(part, round + 1)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
-            readers = self._roster.readers()
-            if self._readers:
-                readers = self._readers.among(readers)
+            readers = self._readers.among(self._roster.readers())
             yield from self._give(part, done - 1, part.shard.coming, round + 1, readers)
         if not collector.done:
             yield from self._combine_when_ready(part)
             return
-        if snapshot and self._readers and self.keeps_checkpoints:
+        if snapshot and self.keeps_checkpoints:
             flags = self._flags & CHECKPOINT_FLAGS
             for worker in self._readers.late(round):
                 yield Send(worker, WriteCheckpoint(position=round + 1, flags=flags))
@@ -380,4 +374,4 @@ class SyncServer(MessagingRole):
             yield Record("diverged", {"what": "the model is not finite"})
         part.collector.clear()
         self.round += 1
-        part.shard.turn(self.round, self._readers.turn(self.round) if self._readers else ())
+        part.shard.turn(self.round, self._readers.turn(self.round))

@@ -1,0 +1,118 @@
+"""The workers and validators to which a server sends models, and the models that they may still read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Peer, SendAgain
+from hpcps.roles.events import Send
+from hpcps.spec.schema import Run
+
+
+def readers_of(run: Run, round: int) -> Readers:
+    """Return the readers of a run, all of which get the model of a round."""
+    return LateReaders(run.topology.workers, round) if run.has_quorum else Readers()
+
+
+class Readers:
+    """Every reader gets the model of each round, and has answered it when the next one is made."""
+
+    def give(self, round: int, moment: float) -> None:
+        """Note when the model of a round was sent first."""
+
+    def late(self, round: int) -> tuple[Peer, ...]:
+        """Return the workers that did not get the model of a round, or have not answered it by its end."""
+        return ()
+
+    def owing(self, round: int, moment: float) -> Iterator[Send]:
+        """Have the workers that owe answers to models before that of a round send them: the run has resumed."""
+        yield from ()
+
+    def state(self, round: int, moment: float) -> State:
+        """Return, at the end of the round before, which model each worker has, and for how long."""
+        return State()
+
+    def restore(self, state: State) -> None:
+        """Restore what was given before a checkpoint, whose moment becomes 0."""
+
+    def resume(self, moment: float) -> None:
+        """Take the moment of the checkpoint for this one: the run resumes."""
+
+    def learn(self, answered: Iterable[int]) -> None:
+        """Note which workers a combiner says have answered: they get the next model."""
+
+    def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+        """Return the readers that get the next model."""
+        return readers
+
+    def have(self, reader: Peer, round: int) -> bool:
+        """Return whether a reader got the model of a round."""
+        return True
+
+    def turn(self, round: int) -> frozenset[int]:
+        """Begin a round with the model that they got; return the rounds of earlier models that may still be read."""
+        return frozenset()
+
+
+class LateReaders(Readers):
+    """Workers miss the models of rounds that close without them.
+
+    A worker that has not answered a model may not have adopted it yet, so the model's memory stays as it is.
+    """
+
+    def __init__(self, workers: int, round: int) -> None:
+        """All workers get the model of a round."""
+        self._given = dict.fromkeys(range(workers), round)
+        self._moments: dict[int, float] = {}
+        self.next: set[int] = set()
+
+    def give(self, round: int, moment: float) -> None:
+        """Note when the model of a round was sent first."""
+        self._moments.setdefault(round, moment)
+        kept = {*self._given.values(), round}
+        self._moments = {each: at for each, at in self._moments.items() if each in kept}
+
+    def late(self, round: int) -> tuple[Peer, ...]:
+        """Return the workers that did not get the model of a round, or have not answered it by its end."""
+        of_round = {k for k, given in self._given.items() if given == round}
+        return tuple(Peer("worker", k) for k in self._given if k not in of_round & self.next)
+
+    def owing(self, round: int, moment: float) -> Iterator[Send]:
+        """Have the workers that owe answers to models before that of a round send them: the run has resumed."""
+        for worker, given in self._given.items():
+            if given != round:
+                yield Send(Peer("worker", worker), SendAgain(round=given, age=moment - self._moments[given]))
+
+    def state(self, round: int, moment: float) -> State:
+        """Return, at the end of the round before, which model each worker has, and for how long."""
+        given = [[k, each] for k, each in self._given.items()]
+        ages = [[each, moment - at] for each, at in self._moments.items() if each < round]
+        return State(facts={"given": given, "ages": ages})
+
+    def restore(self, state: State) -> None:
+        """Restore what was given before a checkpoint, whose moment becomes 0."""
+        self._given = {int(k): int(round) for k, round in state.facts["given"]}
+        self._moments = {int(round): -float(age) for round, age in state.facts["ages"]}
+
+    def resume(self, moment: float) -> None:
+        """Take the moment of the checkpoint for this one: the run resumes."""
+        self._moments = {round: moment + at for round, at in self._moments.items()}
+
+    def learn(self, answered: Iterable[int]) -> None:
+        """Note which workers a combiner says have answered: they get the next model."""
+        self.next.update(answered)
+
+    def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+        """Return the readers that get the next model: all validators, and the workers that have answered."""
+        return tuple(peer for peer in readers if peer.role == "validator" or peer.index in self.next)
+
+    def have(self, reader: Peer, round: int) -> bool:
+        """Return whether a reader got the model of a round."""
+        return reader.role == "validator" or self._given[reader.index] == round
+
+    def turn(self, round: int) -> frozenset[int]:
+        """Begin a round with the model that they got; return the rounds of all models that may still be read."""
+        self._given |= dict.fromkeys(self.next, round)
+        self.next = set()
+        return frozenset(self._given.values())
