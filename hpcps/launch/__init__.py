@@ -26,4 +26,5 @@
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `stop`: the signals and the file that ask a launch to stop
 - `supervise`: runs a launcher to its end and explains a failure
+- `unreachable`: hosts that do not answer
 """

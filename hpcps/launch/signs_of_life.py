@@ -10,17 +10,20 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, look_interval
 from hpcps.launch.plan import Plan, Rank
+from hpcps.launch.unreachable import unreachable
 from hpcps.protocol.messages import Peer
 from hpcps.transport.process_group import LostError
 
 _SUPERVISOR = "supervisor.sign"
+_HOSTS_AFTER = 2.0
+"""Times the longest silence in the start, after which hosts must answer if no process of a launch has begun."""
 _TIMES_LONGER = 3.0
 """Times the time in which other processes of a launch have begun, after which a further one must have begun."""
 
@@ -39,6 +42,7 @@ class SignsOfLife:
         observer: Rank | None,
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
+        reach: Callable[[Iterable[str]], list[str]] = unreachable,
     ) -> None:
         """Begin to observe; a process without a file has not started, or has ended.
 
@@ -48,11 +52,12 @@ class SignsOfLife:
             observer: the process that observes the others; None: `hpcps run`, which has no guard, and renews its own.
             timeout: the longest silence, in seconds.
             clock: returns seconds.
+            reach: returns hosts that do not answer.
         """
         guards = LostGuards(plan_file)
         self._files = {rank: guards.file(str(rank)) for rank in plan.world if rank != observer}
         self._own, self._renews = guards.file(str(observer or _SUPERVISOR)), observer is None
-        self._timeout, self._clock = timeout, clock
+        self._timeout, self._clock, self._reach = timeout, clock, reach
         # A guard looks at its process at least once between two looks at its file.
         self._interval = 2 * look_interval(plan.timeout)
         self._looked = clock()
@@ -61,7 +66,7 @@ class SignsOfLife:
         self._silence: dict[Rank, float] = {}
         self._folders = guards.path, Arrivals(plan_file).path
         self._begun: list[Rank] = []
-        self._started = self._waited = 0.0
+        self._started = self._waited = self._asked = 0.0
 
     def check(self, most: float = math.inf) -> None:
         """Look at the files, if it is time for that.
@@ -80,6 +85,7 @@ class SignsOfLife:
         self._looked = now
         if self._renews:
             with suppress(OSError):
+                self._own.parent.mkdir(exist_ok=True)
                 self._own.touch()
         before, self._own_sign = self._own_sign, _time_of(self._own)
         if self._own_sign == before:
@@ -107,13 +113,20 @@ class SignsOfLife:
         """
         # A process that has ended has left its file in one of the folders. Network file systems may cache that a file
         # is not there, and a list of the folder refreshes this.
-        names = {name.partition(".")[0] for folder in self._folders for name in _names(folder)}
+        names = {name.partition(".")[0] for folder in self._folders for name in _names(folder) if name != _SUPERVISOR}
         new = [rank for rank in self._files if rank not in self._begun and str(rank) in names]
         if new:
             self._begun += new
             self._started, self._waited = self._started + self._waited, 0.0
         self._waited += passed
         absent = [rank for rank in self._files if rank not in self._begun]
+        if not names and self._waited > self._asked + _HOSTS_AFTER * least:
+            self._asked = self._waited
+            gone = self._reach(rank.host for rank in absent if rank.host != "localhost")
+            for rank in absent:
+                if rank.host in gone:
+                    why = f"no process has begun for {self._waited:.3g} s, and the host does not answer"
+                    raise LostError(Peer(rank.role, rank.index), rank.host, why)
         if absent and self._begun and self._waited > max(least, _TIMES_LONGER * self._started):
             first = absent[0]
             host = socket.gethostname() if first.host == "localhost" else first.host

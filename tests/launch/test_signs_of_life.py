@@ -1,6 +1,7 @@
 """Who counts as silent: a process of which others see no sign of life while they give some themselves."""
 
 import os
+import shutil
 
 import pytest
 
@@ -8,6 +9,7 @@ from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, look_interval
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.signs_of_life import SignsOfLife
+from hpcps.launch.unreachable import unreachable
 from hpcps.transport.process_group import LostError
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
@@ -33,8 +35,8 @@ def observe(tmp_path):
     for rank in range(3):
         sign(rank)
 
-    def begin(observer):
-        signs = SignsOfLife(plan, tmp_path / "plan", observer, TIMEOUT, clock=lambda: now[0])
+    def begin(observer, gone=()):
+        signs = SignsOfLife(plan, tmp_path / "plan", observer, TIMEOUT, clock=lambda: now[0], reach=lambda _: gone)
 
         def look(*alive, passed=LOOK, most=float("inf")):
             now[0] += passed
@@ -123,3 +125,23 @@ def test_a_process_that_has_no_guard_may_be_slow_or_have_ended(observe, way):
             look(most=1.0)
     for _ in range(10):
         look(*([] if way == "nobody has begun" else [0, 1]), most=float("inf") if way == "after the start" else 1.0)
+
+
+def test_a_host_that_does_not_answer_is_named_if_no_process_has_begun(observe):
+    """Some launchers start no process before they have reached all hosts."""
+    shutil.rmtree(observe.guards.path)
+    look = observe(None, gone=["n1"])
+    look(most=LOOK)
+    look(most=LOOK)
+    with pytest.raises(
+        LostError, match=r"worker-1 on n1 is lost: no process has begun for 12 s, and the host does not"
+    ):
+        look(most=LOOK)
+
+
+def test_hosts_answer_if_they_accept_or_refuse_a_connection():
+    """This host does not count. If no other one answers, a firewall may be the cause."""
+    assert unreachable(["n1.invalid", "n1.invalid"]) == ["n1.invalid"]
+    assert unreachable(["127.0.0.1", "n1.invalid"]) == ["n1.invalid"]
+    assert unreachable(["127.0.0.1", "n1.invalid", "n2.invalid"]) == []
+    assert unreachable(["127.0.0.1"]) == []
