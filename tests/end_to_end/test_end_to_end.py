@@ -98,7 +98,6 @@ def final_models(folder: Path) -> dict[str, list[bytes]]:
 @pytest.fixture(scope="module")
 def ran(folder: Path, hpcps: Command) -> Path:
     """The results of two runs over a real mpirun."""
-    assert "mpirun" in hpcps("run", "mine.toml", "--dry-run")
     assert "[2/2] median" in hpcps("run", "mine.toml")
     return folder / "results/mine"
 
@@ -115,7 +114,7 @@ def test_pslite_gives_the_same_model(ran: Path, hpcps: Command) -> None:
     assert found == final_models(ran)["median"]
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint(folder: Path, hpcps: Command, called: Command) -> None:
+def test_a_killed_run_goes_on_from_its_checkpoint(folder: Path, called: Command) -> None:
     keys = {**RUN, "train.epochs": 40}
     (folder / "killed.toml").write_text(small_experiment("killed", keys))
     process = subprocess.Popen([*HPCPS, "run", "killed.toml"], cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
@@ -126,19 +125,19 @@ def test_a_killed_run_goes_on_from_its_checkpoint(folder: Path, hpcps: Command, 
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    hpcps("run", "killed.toml")
+    called("run", "killed.toml")
     called("run", "killed.toml", "--results", "undisturbed")
     assert final_models(folder / "results/killed") == final_models(folder / "undisturbed/killed")
     (record,) = folder.glob("results/killed/runs/*/records/validator-0.jsonl")
     assert '"continues"' in record.read_text()
 
 
-def test_an_own_script_learns(folder: Path, hpcps: Command) -> None:
+def test_an_own_script_learns(folder: Path, hpcps: Command, called: Command) -> None:
     for name in ("digits.py", "data.py"):
         shutil.copy(ROOT / "examples/own_script" / name, folder)
     said = hpcps("launch", "-n", "2", sys.executable, "digits.py", "--epochs", "2")
     assert "2 processes: accuracy 0.9" in said
-    assert "digits" in hpcps("status")
+    assert "digits" in called("status")
 
 
 def test_results_become_tables_figures_and_a_report(ran: Path, called: Command) -> None:
@@ -164,6 +163,7 @@ def test_an_asynchronous_run_is_replayed(called: Command) -> None:
 
 def test_what_needs_no_run(folder: Path, called: Command) -> None:
     assert "2 points, no mistakes" in called("check", "mine.toml")
+    assert "mpirun" in called("run", "mine.toml", "--dry-run", "--results", "written")
     assert "trimmed_mean" in called("components", "rules")
     assert "digits" in called("data", "digits", "--check")
     assert "hpcps" in called("completion", "bash")
