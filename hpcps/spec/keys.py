@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from pydantic.json_schema import GenerateJsonSchema
+
 from hpcps.inputs import printable
 from hpcps.registry import Config, Registry, active
 from hpcps.spec.schema import Run
@@ -67,16 +69,25 @@ def root() -> Table:
     return _root(active())
 
 
+class _Schema(GenerateJsonSchema):
+    """Writes most defaults as they are: pydantic would make a serializer for each, which takes most of the time."""
+
+    def encode_default(self, dft: Any) -> Any:
+        if dft is None or type(dft) in (str, int, float, bool):
+            return dft
+        return super().encode_default(dft)
+
+
 @lru_cache(maxsize=8)
 def _root(registry: Registry) -> Table:
     assert registry is active()  # the schema uses the active registry
-    schema = Run.model_json_schema()
+    schema = Run.model_json_schema(schema_generator=_Schema)
     return _table(schema, schema.get("$defs", {}), "")
 
 
 def keys_of(component: type[Config]) -> dict[str, Key]:
     """Return the keys of one component."""
-    schema = component.model_json_schema()
+    schema = component.model_json_schema(schema_generator=_Schema)
     return _table(schema, schema.get("$defs", {}), "").keys
 
 
