@@ -53,6 +53,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="how the processes are connected: over MPI, or over TCP as ps-lite's nodes, without MPI (default: mpi)",
     )
     parser.add_argument(
+        "--plugin",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a plugin file, whose components every process knows by name, also a server; repeat it for several files",
+    )
+    parser.add_argument(
         "--trace",
         action="store_true",
         help="record the activities of every process, for trace.json and `hpcps plot timeline`, and the exchanges of "
@@ -95,13 +103,14 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.reader import is_stale, merge
     from hpcps.registry import active
+    from hpcps.registry.plugins import read_plugins
 
     until = None if args.walltime is None else last_moment(args.walltime, args.margin, "--margin")
     command = [args.program, *args.arguments]
     experiment = args.results / (args.name or name_of(command))
     transport = active().of("transports")[args.transport]()
     folder = launch_folder(args.results, experiment.name)
-    run = run_of(command, args.n, args.servers, transport, experiment)
+    run = run_of(command, args.n, args.servers, transport, experiment, read_plugins(args.plugin))
     site = site_of(args, [transport])
     launch = prepare_script(command, args.n, args.servers, transport, run, folder, site, trace=args.trace)
     folder.mkdir(parents=True, exist_ok=True)

@@ -71,8 +71,7 @@ def _transport(plan: Plan) -> ProcessTransport:
     first = plan.runs[0]
     registry = active()
     if first.spec["run"]["transport"]["kind"] not in registry.of("transports"):
-        texts = [(plugin["file"], plugin["text"]) for plugin in first.spec.get("plugins", ())]
-        registry = registry_of(texts, Path(first.directory) / PLUGINS)
+        registry = registry_of(first.plugins, Path(first.directory) / PLUGINS)
     with using(registry):
         # The other components of the run may belong to its plugins, so the whole run is not validated here.
         transport = registry.of("transports")[first.spec["run"]["transport"]["kind"]].model_validate(

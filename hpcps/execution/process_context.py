@@ -23,8 +23,7 @@ from hpcps.transport.process_group import LostError
 
 def planned_run(planned: PlannedRun) -> Run:
     """Activate the plugins of a run, and return the run."""
-    texts = [(plugin["file"], plugin["text"]) for plugin in planned.spec.get("plugins", ())]
-    activate(registry_of(texts, Path(planned.directory) / PLUGINS))
+    activate(registry_of(planned.plugins, Path(planned.directory) / PLUGINS))
     return Run.model_validate(planned.spec["run"]).identified(planned.run_id)
 
 

@@ -63,6 +63,11 @@ class PlannedRun:
     directory: str
     spec: Mapping[str, Any]
 
+    @property
+    def plugins(self) -> list[tuple[str, str]]:
+        """The file name and the text of each of its plugins."""
+        return [(plugin["file"], plugin["text"]) for plugin in self.spec.get("plugins", ())]
+
 
 @dataclass(frozen=True)
 class Script:

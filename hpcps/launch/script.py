@@ -18,6 +18,7 @@ from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun, Script
 from hpcps.launch.prepare import Site, connected, own_umask, variables_of
+from hpcps.registry.components import Plugin
 from hpcps.registry.config import NAME
 from hpcps.spec.schema import Topology
 from hpcps.transport import ProcessTransport
@@ -31,7 +32,12 @@ def name_of(command: Sequence[str]) -> str:
 
 
 def run_of(
-    command: Sequence[str], workers: int, servers: int, transport: ProcessTransport, experiment: Path
+    command: Sequence[str],
+    workers: int,
+    servers: int,
+    transport: ProcessTransport,
+    experiment: Path,
+    plugins: Sequence[Plugin] = (),
 ) -> PlannedRun:
     """Return the run of a launch: each launch is a run of its own, and launches of one command are repetitions.
 
@@ -41,6 +47,7 @@ def run_of(
         servers: the number of servers.
         transport: how they are connected.
         experiment: the folder of the results of all runs.
+        plugins: plugins whose components all processes know.
     """
     words = command[1:] if re.match("python[0-9.]*$", Path(command[0]).name) else command
     text = printable(" ".join(words))
@@ -58,6 +65,8 @@ def run_of(
         "transport": transport.model_dump(mode="json"),
     }
     spec = {"run_id": run_id, "label": label, "index": index, "swept": swept, "run": run}
+    if plugins:
+        spec["plugins"] = [plugin.described() for plugin in plugins]
     return PlannedRun(run_id, label, str(experiment.absolute() / "runs" / run_id), spec)
 
 

@@ -18,7 +18,7 @@ class Received:
         source: its sender.
         message: the message.
         time: when the role got it, in seconds since the role's record began.
-        moment: the same on the clock that measures pauses, which stands still in one process while a role can proceed.
+        moment: the same on the clock that measures pauses. In one process it stands still while any role can go on.
     """
 
     source: Peer

@@ -148,6 +148,10 @@ class Plugin:
         """The SHA-256 of the text."""
         return sha256(self.text)
 
+    def described(self) -> dict[str, str]:
+        """Return the plugin as the plan and the folder of a run describe it: `file`, `sha256` and `text`."""
+        return {"file": self.file, "sha256": self.sha256, "text": self.text}
+
 
 def sha256(text: str) -> str:
     """Return the SHA-256 of a text in UTF-8, in hexadecimal digits."""

@@ -109,11 +109,21 @@ def load_plugins(*files: str | Path) -> tuple[str, ...]:
     Raises:
         PluginError: a file cannot be used, or a name is already taken.
     """
-    plugins = [load(read_plugin(path), path, trial=True) for path in map(Path, files)]
-    if found := clashes(plugins):
-        raise PluginError("\n".join(found))
+    plugins = read_plugins(map(Path, files))
     extend(plugins)
     return tuple(entry.name for plugin in plugins for entry in plugin.entries)
+
+
+def read_plugins(files: Iterable[Path]) -> list[Plugin]:
+    """Return the plugins in files.
+
+    Raises:
+        PluginError: a file cannot be used, or a name is already taken.
+    """
+    plugins = [load(read_plugin(path), path, trial=True) for path in files]
+    if found := clashes(plugins):
+        raise PluginError("\n".join(found))
+    return plugins
 
 
 def registry_of(texts: Iterable[tuple[str, str]], folder: Path) -> Registry:

@@ -23,7 +23,7 @@ class ModelInbox:
         version: how many updates it holds (asynchronous).
         position: the position in the servers' log of the entry that it answers (asynchronous).
         epoch: the epochs that had ended, if its messages say so; else 0.
-        progress: the same as a fraction, with a policy of local steps; else 0.
+        progress: the epochs so far, such as 3.4, with a policy of local steps; else 0.
         round: the round or request of the model.
     """
 

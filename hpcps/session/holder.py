@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcps.errors import RunError
+from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Declare, Given, Message, Missing, Peer, TensorResult, TensorUpdate, WhoIsMissing
 from hpcps.roles.events import Now, Send
@@ -227,7 +227,14 @@ class Holder:
             )
         if by != source or self._disputed:
             return
-        tensor = Tensor(declaration, self._holders, rule_of(declaration.reduction, len(self._workers)))
+        try:
+            rule = rule_of(declaration.reduction, len(self._workers))
+        except SpecError as error:  # the worker knows the components of a plugin, which the script has loaded
+            raise RunError(
+                f"{self.peer} cannot combine tensor '{declaration.name}' of {source}: {error}. If a plugin defines it, "
+                "start with `hpcps launch --plugin FILE`: a server runs no script, which could load it"
+            ) from error
+        tensor = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:
             if part.holder == self.peer:
                 if declaration.bucket not in self._collected:

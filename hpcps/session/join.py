@@ -32,10 +32,12 @@ from hpcps.launch.guard import LostGuards, mpi_start, tie_to_parent
 from hpcps.launch.local_rank import PLAN, gpu_of, planned_rank
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
-from hpcps.records.run_directory import RunDirectory
+from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.records.trace.clocks import Clocks
 from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
+from hpcps.registry.components import extend
+from hpcps.registry.plugins import registry_of
 from hpcps.session.member import TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
@@ -269,6 +271,8 @@ def join_launch(
 
 
 def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, join_timeout: float) -> LaunchedSession:
+    if plan.runs[0].plugins:
+        extend(registry_of(plan.runs[0].plugins, Path(plan.runs[0].directory) / PLUGINS).plugins)
     stack = ExitStack()
     group = stack.enter_context(_joined(plan, plan_file, join_timeout))
     atexit.register(_close, stack, os.getpid())

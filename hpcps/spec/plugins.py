@@ -97,7 +97,5 @@ def components_of(entries: Mapping[str, Entry]) -> dict[str, dict[str, object]]:
 def plugins_of(entries: Mapping[str, Entry]) -> list[dict[str, str]]:
     """Return the plugin files that a run uses: `file`, `sha256` and `text` of each."""
     return [
-        {"file": plugin.file, "sha256": plugin.sha256, "text": plugin.text}
-        for plugin in active().plugins
-        if any(entry in plugin.entries for entry in entries.values())
+        plugin.described() for plugin in active().plugins if any(entry in plugin.entries for entry in entries.values())
     ]

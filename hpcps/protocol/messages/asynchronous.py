@@ -20,7 +20,7 @@ class ModelReply(Message, code=35, kind="MODEL", sender="server", receiver="work
         position: the position in the log of the entry that it answers.
         epoch: the coordinator's epoch, as far as the log knows.
         flags: see `Flag`.
-        applied: the blocks of the entry that were applied `[B]`; None if it is no update.
+        applied: the blocks of the shard that the entry has changed `[B]`; None if it is no update.
         values: the elements of the shard, or what the compressor made of their difference; none in the last model of a
             role that does not need it.
     """
@@ -72,10 +72,11 @@ class SubmittedEntry(Message):
     Attributes:
         number: the submitter's count of its entries, from 1.
         shard: the number of the server.
-        base: the version of the model from which an update was made.
-        epoch: the submitter's epoch.
-        rate: the learning rate of an update, see `UpdateRequest`, multiplied by alpha if a validator filtered it.
-        request: from a validator: which of the reader's requests the model answers. A worker's is the `number`.
+        base: the version of the model from which an update was made; it has no effect in other entries.
+        epoch: the epochs of the submitter's own steps that are over.
+        rate: the learning rate of an update, see `UpdateRequest`; if a validator filtered it, `asynchronous.alpha`
+            multiplies it, as it multiplies the values.
+        request: which of the reader's requests the model answers; None: a worker submits it, and `number` says so.
         worker: from a validator: the worker that reads the model; None if the validator itself does.
     """
 
@@ -92,7 +93,7 @@ class SubmittedEntry(Message):
 class ApplyUpdate(
     SubmittedEntry, code=7, kind="APPLY", sender="validator", receiver="server", answer="ModelReply, to the worker"
 ):
-    """The accepted blocks of a worker's update; the server adds them to its shard and sends the worker the model.
+    """The blocks of a worker's update that the rule applies; the server adds them and sends the worker the model.
 
     Attributes:
         mask: the blocks of the shard that are applied `[B]`.

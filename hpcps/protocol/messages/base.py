@@ -87,12 +87,19 @@ class Message:
     annotated with one, and `flags` in fixed places, and all others in the note, under their names. A field of the note
     that has its default is left out. `values`, if there is such a field, is the payload.
 
-    A payload is float32 `[m]`. Its sender must not change it before the receiver has answered. So a received payload is
-    valid and constant until then: an update until the next model is sent to its worker, and a combined update likewise;
-    a copy, until the adversary answers; a model to evaluate, until the evaluator answers; an asynchronous model, until
-    its reader asks for the next one; an asynchronous validator's part of an update, until the servers answer its own
-    next request. The receiver must not write to it. A payload without elements, as of a server whose shard has none, is
-    not sent.
+    Shapes: `[d]` is the whole model, `[m]` a part of it, `[k]` the BatchNorm statistics, `[B]` a bit for each block of
+    the part that the message is about. Flags "of checkpoints" are `Flag.SNAPSHOT` and `Flag.SUSPEND`.
+
+    A payload is float32. Its sender must not change it before the receiver has answered, and the receiver must not
+    write to it. So a received payload is valid and constant until then:
+
+    - an update, or a combined update: until the next model is sent to its sender
+    - a copy: until the adversary answers
+    - a model to evaluate: until the evaluator answers
+    - an asynchronous model: until its reader asks for the next one
+    - an asynchronous validator's part of an update: until the servers answer the validator's own next request
+
+    A payload without elements, as of a server whose shard has none, is not sent.
 
     Attributes:
         code: the number of the class in headers and traces.

@@ -74,7 +74,7 @@ class PartWritten(Message, code=12, kind="PART", sender="every other role", rece
 
     Attributes:
         position: the round, or the position in the log.
-        checksum: the checksum of the part.
+        checksum: the checksum of the part, as `Snapped` has it.
     """
 
     position: Annotated[int, Slot.ROUND]
@@ -89,7 +89,7 @@ class Copy(Message, code=15, kind="COPY", sender="worker", receiver="adversary",
         round: the round, or the worker's cycle.
         flags: those that the worker sends with the update.
         mask: the blocks that are sent `[B]`.
-        epoch: the epochs of the run that are over, as far as the worker knows; None: the adversary knows.
+        epoch: the epochs of the run that are over, as far as the worker knows; None if they follow from the round.
         values: these blocks, of the whole vector.
     """
 
@@ -122,7 +122,7 @@ class RunEnds(Message, code=31, kind="STOP", sender="server 0", receiver="other 
     Synchronous with a policy of local steps, to all of them: it ends before this round. Asynchronous, to the adversary.
 
     Attributes:
-        round: the round, or the position in the log.
+        round: the round that does not begin, or the position in the log.
     """
 
     round: int
@@ -191,7 +191,7 @@ class ClockQuestion(Message, code=14, kind="CLOCK", sender="every process", rece
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClockReading(Message, code=34, kind="CLOCK", sender="rank 0", receiver="every process"):
-    """The receiver's clock.
+    """The sender's clock.
 
     Attributes:
         number: that of the question.

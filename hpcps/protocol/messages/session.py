@@ -24,12 +24,12 @@ class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="holde
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Span(Message):
-    """Slots of a bucket in a row.
+    """Slots of a bucket in a row: each slot is a part of a tensor; see `session/buckets.py`.
 
     Attributes:
         bucket: the number of the bucket.
         first: the first slot.
-        slots: a bit for each slot, all of them set.
+        slots: a bit for each slot, all of them set: its length is the number of slots.
     """
 
     bucket: Annotated[int, Slot.INDEX]
@@ -47,8 +47,8 @@ class Given(Span):
     """What a worker says of the tensors in a span.
 
     Attributes:
-        calls: of tensors without a name: slot, and the number of the call that exchanges it.
-        unused: of tensors that have some: slot, and the blocks that the worker does not have.
+        calls: for each tensor without a name: its slot, and the number of the worker's call for such tensors.
+        unused: for each tensor with blocks that the worker does not have: its slot, and these blocks.
     """
 
     calls: tuple[tuple[Count, Count], ...] = ()
@@ -76,7 +76,7 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="holder", receiver="wo
     """The results of the tensors in a span.
 
     Attributes:
-        unused: of tensors that have some: slot, and the blocks that no worker has.
+        unused: for each tensor with blocks that no worker has: its slot, and these blocks.
         values: their words, or what the compressor made of them.
     """
 
@@ -116,7 +116,7 @@ class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="ev
     """The process has ended its script.
 
     Attributes:
-        steps: the steps that it has taken.
+        steps: the steps of the script, as `Session.step` counts them.
         updates: the steps of its optimizer.
     """
 

@@ -15,7 +15,8 @@ class ModelPartition(
 ):
     """A partition of the server's shard of a model; with `Flag.DIFFERENCE` as a difference.
 
-    To a worker without validators it is also a credit: the server has combined the partition of this number.
+    To a role that sends partitions to this server it is also a credit: the server has combined the partition of this
+    number.
 
     Attributes:
         round: the round that begins with the model.
@@ -23,7 +24,7 @@ class ModelPartition(
         partition: the number of the partition among those of the server.
         flags: see `Flag`.
         epoch: the epochs that have ended when the round begins, if the receiver needs them; else None.
-        progress: the epochs of the run so far, as a fraction, with a policy of local steps; else None.
+        progress: the epochs of the run so far, such as 3.4, with a policy of local steps; else None.
         values: the elements of the partition, or what the compressor made of their difference.
     """
 

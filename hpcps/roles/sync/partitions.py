@@ -37,7 +37,7 @@ _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 def credits(dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send]:
     """Permit senders to send `WINDOW` partitions more than the combiner has dealt with.
 
-    Only senders need it that get no partition of the next model from this combiner: such a partition permits the same.
+    A partition of the next model permits the same. So this is for senders that get none from this combiner.
 
     Args:
         dealt_with: the number of combined partitions.
