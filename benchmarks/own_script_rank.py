@@ -91,7 +91,7 @@ class Buckets:
     """
 
     def __init__(self) -> None:
-        from mpi4py import MPI  # after init(), because MPI waits for the servers, and they wait for init()
+        from mpi4py import MPI  # here, because only this variant needs it
 
         assert MPI.Query_thread() == MPI.THREAD_MULTIPLE, "the thread of hpcps calls MPI, too"
         self._mpi, self._comm = MPI, MPI.COMM_WORLD.Dup()
