@@ -72,7 +72,7 @@ def test_every_generated_part_is_there(pages):
         "reference/components.html": ["trimmed_mean", "randomscale", "cifar10", "dirichlet", "mlp", "hydra"],
         "reference/command-line.html": ["hpcps run", "--only SELECTOR", "launcher/configgen.py", "--dialect"],
         "reference/python.html": ["hpcps.rules.base.Rule", "hpcps.attacks.base.Attack", "hpcps.kvstore.Client"],
-        "explanation/protocol.html": ["COMBINED"],
+        "explanation/protocol.html": ["CombinedUpdate", "COMBINED", "TensorResult"],
     }
     for name, wanted in words.items():
         (text,) = (path.read_text() for path in pages if path.as_posix().endswith(name))
