@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, create_model
 
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import ROLES, Flag, Message, Peer
-from hpcps.protocol.messages.base import Note, Slot
+from hpcps.protocol.messages.base import HeaderField, InNote
 from hpcps.protocol.received import Malformed, Received
 
 _MAGIC = b"HPS\x01"
@@ -63,9 +63,9 @@ class Envelope:
     def header(self) -> bytes:
         """Everything but the payload, encoded once for all receivers."""
         message = self.message
-        places = _places_of(message.code)
-        round, version, index, shard, partition, flags, mask = places.fixed(message)
-        note = places.note(message) if places.notes else b""
+        layout = _layout_of(message.code)
+        round, version, index, shard, partition, flags, mask = layout.fixed(message)
+        note = layout.note(message) if layout.notes else b""
         packed = b"" if mask is None else np.packbits(mask, bitorder="little").tobytes()
         frame = _FRAME.pack(
             _MAGIC, _FRAME_VERSION, message.code, ROLES.index(self.sender.role), flags, self.sender.index,
@@ -100,7 +100,7 @@ class Envelope:
             mask = np.unpackbits(packed, count=bits, bitorder="little").astype(np.bool_)
         try:
             values = [*numbers, Flag(flags), mask, payload]
-            message = _places_of(code).message(values, header[_FRAME.size + mask_bytes :])
+            message = _layout_of(code).message(values, header[_FRAME.size + mask_bytes :])
             return Envelope(Peer(ROLES[role], sender), run.rstrip(b"\0").decode("ascii"), message)
         except KeyError:
             raise MalformedMessageError(f"the header is of a message with the unknown code {code}") from None
@@ -154,7 +154,7 @@ class Delivered:
         return Received(self.source, envelope.message, time, moment)
 
 
-class _Places:
+class _HeaderLayout:
     """Where a header holds the fields of one class.
 
     Attributes:
@@ -165,15 +165,15 @@ class _Places:
     def __init__(self, kind: type[Message]) -> None:
         hints = get_type_hints(kind, include_extras=True)
         places: dict[str, str] = {}
-        self.notes: list[tuple[str, Note, Any]] = []
+        self.notes: list[tuple[str, InNote, Any]] = []
         types: dict[str, Any] = {}
         for field in fields(kind):  # type: ignore[arg-type]  # every kind is a dataclass
             marks = get_args(hints[field.name])[1:] if get_origin(hints[field.name]) is Annotated else ()
-            slot = next((mark.value for mark in marks if isinstance(mark, Slot)), field.name)
+            slot = next((mark.value for mark in marks if isinstance(mark, HeaderField)), field.name)
             if slot in (*_NUMBERS, "flags", "mask", _PAYLOAD):
                 places[slot] = field.name
                 continue
-            note = next((mark for mark in marks if isinstance(mark, Note)), Note(field.name))
+            note = next((mark for mark in marks if isinstance(mark, InNote)), InNote(field.name))
             self.notes.append((field.name, note, field.default))
             types[note.key] = note.packed or hints[field.name], ... if field.default is MISSING else field.default
         names = [places.get(slot, f"_no_{slot}") for slot in (*_NUMBERS, "flags", "mask")]
@@ -225,8 +225,8 @@ class _Places:
 
 
 @cache
-def _places_of(code: int) -> _Places:
-    return _Places(Message.classes[code])
+def _layout_of(code: int) -> _HeaderLayout:
+    return _HeaderLayout(Message.classes[code])
 
 
 def _plain(hint: Any) -> Any:

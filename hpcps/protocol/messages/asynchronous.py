@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.protocol.messages.base import ROLES, Count, Flag, Message, Note, Peer, Slot
+from hpcps.protocol.messages.base import ROLES, Count, Flag, HeaderField, InNote, Message, Peer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,13 +25,13 @@ class ModelReply(Message, code=35, kind="MODEL", sender="server", receiver="work
             role that does not need it.
     """
 
-    request: Annotated[int, Slot.ROUND]
+    request: Annotated[int, HeaderField.ROUND]
     shard: int
     version: int
-    position: Annotated[int, Slot.INDEX]
+    position: Annotated[int, HeaderField.INDEX]
     epoch: int
     flags: Flag
-    applied: Annotated[Mask | None, Slot.MASK]
+    applied: Annotated[Mask | None, HeaderField.MASK]
     values: Vector
 
 
@@ -47,8 +47,8 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
         values: these blocks, or what the compressor made of them.
     """
 
-    request: Annotated[int, Slot.ROUND]
-    base: Annotated[int, Slot.VERSION]
+    request: Annotated[int, HeaderField.ROUND]
+    base: Annotated[int, HeaderField.VERSION]
     mask: Mask
     rate: float = 0.0
     values: Vector
@@ -62,7 +62,7 @@ class NoUpdate(Message, code=37, kind="ABSENT", sender="worker", receiver="valid
         request: the number of the worker's request for the model.
     """
 
-    request: Annotated[int, Slot.ROUND]
+    request: Annotated[int, HeaderField.ROUND]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,9 +80,9 @@ class SubmittedEntry(Message):
         worker: from a validator: the worker that reads the model; None if the validator itself does.
     """
 
-    number: Annotated[int, Slot.ROUND]
+    number: Annotated[int, HeaderField.ROUND]
     shard: int
-    base: Annotated[int, Slot.VERSION]
+    base: Annotated[int, HeaderField.VERSION]
     epoch: Count
     rate: float = 0.0
     request: Count | None = None
@@ -150,9 +150,9 @@ class Ordered(Message, code=10, kind="ORDER", sender="server 0", receiver="other
         flags: those of a checkpoint.
     """
 
-    number: Annotated[int, Slot.ROUND]
-    submitter: Annotated[Peer, Note("of", _pack, _unpack, tuple[Count, Count])]
-    position: Annotated[int, Slot.INDEX]
+    number: Annotated[int, HeaderField.ROUND]
+    submitter: Annotated[Peer, InNote("of", _pack, _unpack, tuple[Count, Count])]
+    position: Annotated[int, HeaderField.INDEX]
     version: int
     epoch: Count
     flags: Flag

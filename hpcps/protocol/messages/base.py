@@ -48,8 +48,8 @@ class Flag(IntFlag):
     """The payload is the encoded difference to the model that the receiver got last."""
 
 
-class Slot(Enum):
-    """A place of the header, for a field of another name: `position: Annotated[int, Slot.ROUND]`."""
+class HeaderField(Enum):
+    """A place of the header, for a field of another name: `position: Annotated[int, HeaderField.ROUND]`."""
 
     ROUND = "round"
     VERSION = "version"
@@ -60,8 +60,8 @@ class Slot(Enum):
 
 
 @dataclass(frozen=True)
-class Note:
-    """Where the note, which is JSON, holds a field that has no slot.
+class InNote:
+    """How the note, which is JSON, holds a field.
 
     Attributes:
         key: its key; empty: the field is the whole note.
@@ -83,9 +83,9 @@ Count = Annotated[int, Field(ge=0)]
 class Message:
     """A message: a class of its own for each kind, whose fields say what it holds.
 
-    A subclass is a frozen dataclass. The header of an `Envelope` holds its fields: those with the name of a `Slot`, or
-    annotated with one, and `flags` in fixed places, and all others in the note, under their names. A field of the note
-    that has its default is left out. `values`, if there is such a field, is the payload.
+    A subclass is a frozen dataclass. The header of an `Envelope` holds its fields: in fixed places `flags` and those that
+    have the name of a `HeaderField`, or are annotated with one; in the note, under their names, all others. A field of
+    the note that has its default is left out. `values`, if there is such a field, is the payload.
 
     Shapes: `[d]` is the whole model, `[m]` a part of it, `[k]` the BatchNorm statistics, `[B]` a bit for each block of
     the part that the message is about. Flags "of checkpoints" are `Flag.SNAPSHOT` and `Flag.SUSPEND`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages.base import Flag, Message, Slot
+from hpcps.protocol.messages.base import Flag, HeaderField, Message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,8 +37,8 @@ class RingPiece(Message):
     """
 
     round: int
-    chunk: Annotated[int, Slot.SHARD]
-    piece: Annotated[int, Slot.PARTITION]
+    chunk: Annotated[int, HeaderField.SHARD]
+    piece: Annotated[int, HeaderField.PARTITION]
     flags: Flag
     values: Vector
 
@@ -51,7 +51,7 @@ class PartialSum(RingPiece, code=19, kind="PARTIAL", sender="worker", receiver="
         count: the number of updates in the sum.
     """
 
-    count: Annotated[int, Slot.INDEX]
+    count: Annotated[int, HeaderField.INDEX]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.protocol.messages.base import Flag, Message, Note, Slot
+from hpcps.protocol.messages.base import Flag, HeaderField, InNote, Message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +64,7 @@ class WriteCheckpoint(
         flags: those of checkpoints.
     """
 
-    position: Annotated[int, Slot.ROUND]
+    position: Annotated[int, HeaderField.ROUND]
     flags: Flag
 
 
@@ -77,7 +77,7 @@ class PartWritten(Message, code=12, kind="PART", sender="every other role", rece
         checksum: the checksum of the part, as `Snapped` has it.
     """
 
-    position: Annotated[int, Slot.ROUND]
+    position: Annotated[int, HeaderField.ROUND]
     checksum: str
 
 
@@ -151,7 +151,7 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
     """
 
     round: int
-    evaluation: Annotated[dict[str, Any], Note("")]
+    evaluation: Annotated[dict[str, Any], InNote("")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,7 +164,7 @@ class NotEvaluated(Message, code=32, kind="EVALUATED", sender="evaluator", recei
     """
 
     round: int
-    reason: Annotated[str, Note("lost")]
+    reason: Annotated[str, InNote("lost")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,7 +186,7 @@ class ClockQuestion(Message, code=14, kind="CLOCK", sender="every process", rece
         number: the number of the question.
     """
 
-    number: Annotated[int, Slot.ROUND]
+    number: Annotated[int, HeaderField.ROUND]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -198,5 +198,5 @@ class ClockReading(Message, code=34, kind="CLOCK", sender="rank 0", receiver="ev
         clock: the seconds of the monotonic clock.
     """
 
-    number: Annotated[int, Slot.ROUND]
+    number: Annotated[int, HeaderField.ROUND]
     clock: float

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.protocol.messages.base import Count, Message, Note, Slot
+from hpcps.protocol.messages.base import Count, HeaderField, InNote, Message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,8 +18,8 @@ class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="holde
         declaration: its `Declaration`, as JSON.
     """
 
-    key: Annotated[int, Slot.INDEX]
-    declaration: Annotated[dict[str, Any], Note("")]
+    key: Annotated[int, HeaderField.INDEX]
+    declaration: Annotated[dict[str, Any], InNote("")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,9 +32,9 @@ class Span(Message):
         slots: a bit for each slot, all of them set: its length is the number of slots.
     """
 
-    bucket: Annotated[int, Slot.INDEX]
-    first: Annotated[int, Slot.PARTITION]
-    slots: Annotated[Mask, Slot.MASK]
+    bucket: Annotated[int, HeaderField.INDEX]
+    first: Annotated[int, HeaderField.PARTITION]
+    slots: Annotated[Mask, HeaderField.MASK]
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -52,7 +52,7 @@ class Given(Span):
     """
 
     calls: tuple[tuple[Count, Count], ...] = ()
-    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], Note("absent")] = ()
+    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +80,7 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="holder", receiver="wo
         values: their words, or what the compressor made of them.
     """
 
-    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], Note("absent")] = ()
+    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
     values: Vector
 
 

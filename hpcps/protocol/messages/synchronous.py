@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.protocol.messages.base import Flag, Message, Slot
+from hpcps.protocol.messages.base import Flag, HeaderField, Message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,7 +112,7 @@ class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receive
     """
 
     round: int
-    partitions: Annotated[int, Slot.PARTITION]
+    partitions: Annotated[int, HeaderField.PARTITION]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
