@@ -83,9 +83,9 @@ Count = Annotated[int, Field(ge=0)]
 class Message:
     """A message: a class of its own for each kind, whose fields say what it holds.
 
-    A subclass is a frozen dataclass. The header of an `Envelope` holds its fields: in fixed places `flags` and those that
-    have the name of a `HeaderField`, or are annotated with one; in the note, under their names, all others. A field of
-    the note that has its default is left out. `values`, if there is such a field, is the payload.
+    A subclass is a frozen dataclass. The header of an `Envelope` holds its fields: in fixed places `flags`, and those
+    that have the name of a `HeaderField` or are annotated with one; in the note, under their names, all others. A field
+    of the note that has its default is left out. `values`, if there is such a field, is the payload.
 
     Shapes: `[d]` is the whole model, `[m]` a part of it, `[k]` the BatchNorm statistics, `[B]` a bit for each block of
     the part that the message is about. Flags "of checkpoints" are `Flag.SNAPSHOT` and `Flag.SUSPEND`.
