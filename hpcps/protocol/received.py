@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
 from hpcps.protocol.messages import Message, Peer
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A message of this run was received, and its sender is who it says.
 
     Attributes:

@@ -15,6 +15,7 @@ from hpcps.protocol.messages import (
     Alive,
     AskAlive,
     Failed,
+    Given,
     Leave,
     Message,
     Missing,
@@ -352,6 +353,8 @@ class Member:
                 if self._began is not None and not self.participant.open:
                     self.in_flight += time.monotonic() - self._began
                     self._began = None
+            case Given() if self.error is None:
+                self._carry_out(self._holder.take(source, message))
             case Abort(reason=reason):
                 self.fail(RunError(reason), tell=False)
             case Failed(error=error):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from traceback import walk_stack
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from hpcps.session.elements import Bytes
 from hpcps.session.reduction import compresses, is_whole, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
 
+_Of = TypeVar("_Of")
 _VIEW = 1 << 12
 """Words of a tensor whose copy takes longer than creating a view of it."""
 
@@ -64,7 +65,7 @@ class _Sender:
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
         self.calls: dict[int, int] = {}
-        self.absent: dict[int, Sequence[int]] = {}
+        self.absent: dict[int, tuple[int, ...]] = {}
         self._views: list[Sequence[Any]] = []
         self._shapes: list[Any] = []
         self._copies = Copies() if first.tensor.divided else copies
@@ -94,7 +95,7 @@ class _Sender:
         if exchange.call:
             self.calls[slot] = exchange.call
         if exchange.absent:
-            self.absent[slot] = exchange.absent
+            self.absent[slot] = tuple(exchange.absent)
 
     def send(self) -> Iterator[Given]:
         """Copy the sources that have begun; return the messages."""
@@ -105,18 +106,17 @@ class _Sender:
             words = self._values[self.bucket.words(first, stop)]
             codec = self.bucket.codec
             values = words if codec is None else codec.encode(words, self._allocate)
-            yield TensorUpdate(**self._about(first, stop), values=values)
+            yield TensorUpdate(
+                bucket=self.bucket.number, first=first, slots=all_of(stop - first),
+                calls=_within(self.calls, first, stop), unused=_within(self.absent, first, stop), values=values,
+            )  # fmt: skip
         for first, stop in _spans_of(begun.keys() - given.keys()):
-            yield NoTensors(**self._about(first, stop))
+            yield NoTensors(
+                bucket=self.bucket.number, first=first, slots=all_of(stop - first),
+                calls=_within(self.calls, first, stop), unused=_within(self.absent, first, stop),
+            )  # fmt: skip
         self.calls.clear()
         self.absent.clear()
-
-    def _about(self, first: int, stop: int) -> dict[str, Any]:
-        """Return the fields of a message about a span."""
-        calls = tuple(each for each in self.calls.items() if first <= each[0] < stop) if self.calls else ()
-        unused = tuple(each for each in self.absent.items() if first <= each[0] < stop) if self.absent else ()
-        bucket, slots = self.bucket.number, all_of(stop - first)
-        return {"bucket": bucket, "first": first, "slots": slots, "calls": calls, "unused": unused}
 
     def take(self, first: int, stop: int, words: Vector) -> list[TensorExchange]:
         """Give the results of a span to its exchanges, and return these.
@@ -148,6 +148,11 @@ class _Sender:
         else:  # in one call
             self._copies.copy([*chain.from_iterable(targets)], [*chain.from_iterable(views)])
         return ended
+
+
+def _within(of_slots: dict[int, _Of], first: int, stop: int) -> tuple[tuple[int, _Of], ...]:
+    """Return what belongs to the slots of a span."""
+    return tuple(each for each in of_slots.items() if first <= each[0] < stop) if of_slots else ()
 
 
 def _spans_of(slots: Collection[int]) -> Iterator[tuple[int, int]]:
