@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
-from pydantic import TypeAdapter, create_model
+from pydantic import TypeAdapter, ValidationError, create_model
 
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import ROLES, Flag, Message, Peer
@@ -239,10 +239,9 @@ def _plain(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: ValueError | IndexError) -> str:
     """Return the text of an error; of a note that does not fit, its first mistake."""
-    mistakes = getattr(error, "errors", None)
-    if mistakes is None:
+    if not isinstance(error, ValidationError):
         return str(error)
-    first = mistakes(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False, include_context=False)[0]
     return ": ".join([*map(str, first["loc"]), first["msg"]])

@@ -67,7 +67,7 @@ def test_a_delay_is_recorded_and_changes_no_synchronous_result(tmp_path):
 class Script:
     """A role that asks for what it is told to, and remembers what happened."""
 
-    peer, round, keeps_checkpoints = Peer("worker", 0), 0, False
+    peer, run_id, round, keeps_checkpoints = Peer("worker", 0), "run", 0, False
 
     def __init__(self, *effects):
         self.effects, self.events = list(effects), []

@@ -111,7 +111,7 @@ def test_a_signal_interrupts_who_waits_for_it():
 class Coordinator:
     """A role that has something measured beside steps of 0.2 CPU seconds, and records both."""
 
-    peer, round, device, keeps_checkpoints = Peer("validator", 0), 3, "cpu", False
+    peer, run_id, round, device, keeps_checkpoints = Peer("validator", 0), "run", 3, "cpu", False
 
     def __init__(self, measure):
         self.measure, self.threads = measure, []
