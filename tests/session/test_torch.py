@@ -1228,6 +1228,7 @@ def test_a_script_may_end_as_soon_as_a_step_of_the_hook_has(monkeypatch):
     fork(2, body)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["kept", "sent", "within a step"])
 def test_a_model_that_trains_without_the_hook_that_a_script_has_made_is_an_error(form):
     """Lightning on CPUs and Accelerate take a hook, and do not register it."""
@@ -1269,6 +1270,7 @@ def test_a_model_that_trains_without_the_hook_that_a_script_has_made_is_an_error
     fork(2, body)
 
 
+@pytest.mark.thorough
 def test_models_may_step_before_another_one_that_has_the_hook():
     def body():
         import torch.distributed as dist
