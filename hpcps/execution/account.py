@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.envelope import Envelope
-from hpcps.protocol.messages import Message, Peer
+from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR
 from hpcps.records.writer import RecordWriter
@@ -61,12 +61,12 @@ class Account:
         self.counts: Counter[str] = Counter()
         self.stopwatch = stopwatch
 
-    def sent(self, me: Peer, to: Peer, message: Message) -> None:
+    def sent(self, to: Peer, envelope: Envelope) -> None:
         """Count a message. The bytes to and from the adversary and the evaluator are counted separately."""
         self.counts["messages_sent"] += 1
         for peer in _APART:
-            if peer in (me, to):
-                self._aside[peer].sent += self._size(message)
+            if peer in (envelope.sender, to):
+                self._aside[peer].sent += self._size(envelope)
 
     def took(self, me: Peer, event: Event) -> None:
         """Append an event that the role gets to the order; count a message, and its bytes as in `sent`.
@@ -78,7 +78,7 @@ class Account:
                 self.counts["messages_received"] += 1
                 for peer in _APART:
                     if isinstance(event, Received) and peer in (me, event.source):
-                        self._aside[peer].received += self._size(event.message)
+                        self._aside[peer].received += self._size(Envelope(event.source, "", event.message))
                 same = event.moment == self._moment
                 self._moment = event.moment
                 self.note(f"{SAME if same else ''}{event.source}")
@@ -118,6 +118,6 @@ class Account:
         self.stopwatch.charge("exchange")
         return taken | self.stopwatch.take()
 
-    def _size(self, message: Message) -> int:
-        """Return what the transport counts for a message, whatever its sender and run."""
-        return self._traffic.size(Envelope(ADVERSARY, "", message).header, message.payload_bytes)
+    def _size(self, envelope: Envelope) -> int:
+        """Return what the transport counts for a message; the id of its run makes no difference."""
+        return self._traffic.size(envelope.header, envelope.payload_bytes)

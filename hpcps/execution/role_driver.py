@@ -283,8 +283,9 @@ class RoleDriver:
     def _execute(self, effect: Effect, began: float) -> None:
         match effect:
             case Send(to, message):
-                self._transport.send(to, self._envelopes.around(message))
-                self._account.sent(self.peer, to, message)
+                envelope = self._envelopes.around(message)
+                self._transport.send(to, envelope)
+                self._account.sent(to, envelope)
             case Join(peers):
                 assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"
                 self._transport.join(peers)

@@ -11,7 +11,7 @@ from hpcps.spec.schema import Run
 
 
 class MessagingRole(ABC):
-    """A role of a run, without its protocol."""
+    """A role of a run; a subclass says how it reacts to events, among them the messages of its peers."""
 
     device = "cpu"  # of a role that does not train; its vectors may be on a device (`device_buffers` of the record)
 

@@ -105,7 +105,7 @@ class Trimming(CoordinateWise, ABC):
         """Return b for n updates that are enough."""
 
     def fewest(self, f: int) -> int:
-        return 0 if self.f is None else 2 * f + 1  # the result of fewer is zero, without a call of `combine`
+        return 0 if self.f is None else 2 * f + 1  # with `trim` there is no smallest number: see `trims_all`
 
     def trims_all(self, n: int) -> bool:
         """Tell whether `trim` leaves no value of n updates, 2 or fewer: the result is zero, as in ZenoPS.

@@ -229,10 +229,10 @@ class Holder:
             return
         try:
             rule = rule_of(declaration.reduction, len(self._workers))
-        except SpecError as error:  # the worker knows the components of a plugin, which the script has loaded
+        except SpecError as error:  # the script of the worker may have loaded a plugin, which this process has not
             raise RunError(
                 f"{self.peer} cannot combine tensor '{declaration.name}' of {source}: {error}. If a plugin defines it, "
-                "start with `hpcps launch --plugin FILE`: a server runs no script, which could load it"
+                "every process must know the plugin, also a server: start with `hpcps launch --plugin FILE`"
             ) from error
         tensor = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:

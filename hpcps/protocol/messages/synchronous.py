@@ -151,9 +151,9 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
 
     Attributes:
         round: the round.
-        arrived: the workers that are in, in order of arrival.
-        answered: the workers that get the next model.
-        everyone: whether the round waited for all.
+        arrived: the workers that are in, in order of arrival; their updates are combined.
+        answered: the workers that get the next model: those that are in, and those whose lost answer has come.
+        everyone: whether the round waited for every worker.
     """
 
     round: int

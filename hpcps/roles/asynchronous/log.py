@@ -50,6 +50,12 @@ class EntryKind(Enum):
     """Server 0's own entry: everyone writes a part of a checkpoint."""
 
 
+_KINDS: dict[type[SubmittedEntry], EntryKind] = {
+    ApplyUpdate: EntryKind.APPLY,
+    UpdateEntry: EntryKind.UPDATE,
+    Read: EntryKind.READ,
+    Stop: EntryKind.STOP,
+}
 UPDATES = (EntryKind.APPLY, EntryKind.UPDATE)
 """Entries that change the model."""
 
@@ -121,7 +127,7 @@ class LogEntry:
         Raises:
             ValueError: its blocks or its learning rate are wrong; the reason in one line.
         """
-        kind, mask, payload, reason = EntryKind(message.kind.lower()), None, None, None
+        kind, mask, payload, reason = _KINDS[type(message)], None, None, None
         if isinstance(message, ApplyUpdate):
             mask, payload = message.mask, message.values
         elif isinstance(message, UpdateEntry):

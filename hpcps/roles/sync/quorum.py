@@ -56,23 +56,6 @@ class Arrival:
     steps: int | None = None
 
 
-@dataclass(frozen=True)
-class Closing:
-    """How a round was closed.
-
-    Attributes:
-        round: the round.
-        arrived: the workers that are in, in order of arrival; their updates are combined.
-        answered: the workers that get the next model: those that are in, and those whose lost answer has come.
-        everyone: whether the round waited for every worker.
-    """
-
-    round: int
-    arrived: tuple[int, ...]
-    answered: tuple[int, ...]
-    everyone: bool
-
-
 class QuorumCollector(PartitionCollector):
     """Collects the partitions of the workers that are in a round; the others answer later.
 
@@ -108,7 +91,7 @@ class QuorumCollector(PartitionCollector):
         self._credits: list[Send] = []
         self._alarms: deque[int] = deque()
         self._over = False
-        self.closing: Closing | None = None
+        self.closing: Closed | None = None
         super().__init__(share, partitions, first_block, decoder)
         self.begin(0)
 
@@ -248,11 +231,10 @@ class QuorumCollector(PartitionCollector):
         arrived = tuple(answer.worker for answer in order)
         gone = self._answers if train.late == "drop" else {}
         answered = sorted({*arrived, *(peer.index for peer in (*self._returned, *gone))})
-        closing = Closing(round, arrived, tuple(answered), everyone)
-        closed = Closed(round=round, arrived=arrived, answered=closing.answered, everyone=everyone)
+        closed = Closed(round=round, arrived=arrived, answered=tuple(answered), everyone=everyone)
         for server in self._followers:
             yield Send(server, closed)
-        yield from self._carry_out(closing)
+        yield from self._carry_out(closed)
         for peer, entries in self._owed.items():
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
@@ -263,10 +245,10 @@ class QuorumCollector(PartitionCollector):
 
     def follow(self, closed: Closed) -> Iterator[Effect]:
         """Close the round as server 0 did."""
-        yield from self._carry_out(Closing(closed.round, closed.arrived, closed.answered, closed.everyone))
+        yield from self._carry_out(closed)
 
-    def _carry_out(self, closing: Closing) -> Iterator[Effect]:
-        self.closing = closing
+    def _carry_out(self, closed: Closed) -> Iterator[Effect]:
+        self.closing = closed
         for peer, entries in self._owed.items():
             if self._is_in(peer):
                 row = self._row[peer]

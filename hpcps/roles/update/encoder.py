@@ -18,6 +18,9 @@ from hpcps.spec.schema import Run
 class UpdateEncoder:
     """Encodes the partitions of one worker's updates, each into memory of its own; see `UpdateDecoder`.
 
+    With `ef21` the worker sends the encoded difference of its update to its estimate g, and g ← g + what is decoded
+    (Richtárik et al., 2021).
+
     With `acts_on = "encoding"` an attack changes the values that combiners would decode. A second codec encodes the
     attacked blocks anew: it keeps no error, and its random numbers are not those of the honest encoding.
 
