@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from hpcps.aggregation.outcomes import Tally
 from hpcps.callbacks import Callback, Callbacks, EvaluationReport, RoundReport
 from hpcps.errors import CallbackError, text_of
 from hpcps.execution.observer import Observations
@@ -15,7 +16,6 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
-from hpcps.roles.combiner_state import Tally
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.spec.schema import Run
 

@@ -4,15 +4,14 @@
 
 - `adversary`: the adversary, in both modes of training, and how a worker shows its updates to it
 - `asynchronous/`: server, validator, worker and adversary without rounds; the log of the servers
-- `attack_group`: what the adversary knows, and what an omniscient attack makes of it
 - `checkpointing`: how the processes of a run write a checkpoint
 - `checks`: checks that a message must pass
 - `collective/`: workers without servers: a ring, or Allreduce
-- `combiner_state`: what a combiner keeps from one round to the next
 - `evaluation`: when the coordinator evaluates a model, or has the evaluator do it
 - `evaluation_job`: a model to evaluate, and its evaluation
 - `evaluator`: the evaluator, and how the coordinator gives it the models
 - `events`: events, effects, and the stages of roles; start here
+- `knowledge`: what the adversary knows of a run
 - `local_steps`: how many local steps a role takes, and in which groups
 - `local_training`: the way of a training role from one model to the next
 - `messaging_role`: what all roles that exchange messages have in common
@@ -23,6 +22,5 @@
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `training_role`: a role that trains: what workers and validators have in common
 - `update/`: how a worker makes its update of its local steps: memory, attack, partitions, encoding
-- `update_decoder`: how a combiner decodes the updates of workers
 - `worker`: what the workers of both modes have in common
 """

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.aggregation.attack_group import AttackGroup
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Absent, Copy, Description, Flag, Message, Peer, Replacement
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import ADVERSARY, Roster
-from hpcps.roles.attack_group import AttackGroup, Knowledge
 from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Send, SetDeadline, Snapped, Start
+from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.update.packer import Packed, Packer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.layout import Mask, Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Malformed, Received
 from hpcps.registry.config import LARGEST_FACTOR
@@ -14,20 +14,6 @@ def unwanted(event: Received | Malformed, receiver: str) -> str:
     if isinstance(event, Malformed):
         return event.reason
     return f"{receiver} gets no {event.message.kind} from {event.source}"
-
-
-def wrong_mask(mask: Mask, layout: Layout) -> str | None:
-    """Return what is wrong with an update's mask for this layout; None if nothing is."""
-    covered = len(mask)
-    return None if covered == len(layout.blocks) else f"its mask covers {covered} blocks of {len(layout.blocks)}"
-
-
-def wrong_blocks(mask: Mask, values: Vector, layout: Layout) -> str | None:
-    """Return what is wrong with an update's mask or size for this layout; None if nothing is."""
-    if reason := wrong_mask(mask, layout):
-        return reason
-    got, want = values.size, layout.packed_size(mask)
-    return None if got == want else f"its payload has {got} elements where its mask announces {want}"
 
 
 def wrong_size(values: Vector, size: int) -> str | None:

@@ -1,12 +1,13 @@
 """Exchanges tensors between the processes of a person's own script, and combines them.
 
 - `__main__`: the program of every rank of a launch
-- `buckets`: the parts of tensors that one holder combines, in a row in one buffer of each process
+- `aggregator`: combines its parts of all tensors, without I/O
+- `buckets`: the parts of tensors that one aggregator combines, in a row in one buffer of each process
+- `combination`: how the rows of a bucket become results
 - `compressed`: tensors that travel encoded
 - `elements`: the types of elements, and how they are added
-- `holder`: combines its parts of all tensors, without I/O
 - `join`: how a process joins the session of its launch, and what it does at its end
-- `member`: a process: its holder and its participant, over any transport
+- `member`: a process: its aggregator and its participant, over any transport
 - `participant`: sends the tensors of a worker and takes the results, without I/O
 - `record`: the record of a process
 - `reduction`: how tensors are combined: by their sum or mean, or by a rule

@@ -1,4 +1,4 @@
-"""A member of a session: one process, its holder and its participant, over any transport."""
+"""A member of a session: one process, its aggregator and its participant, over any transport."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hpcps.protocol.messages import (
 )
 from hpcps.protocol.received import Malformed, Received
 from hpcps.roles.events import Now, Send
+from hpcps.session.aggregator import Aggregator
 from hpcps.session.buckets import ID
-from hpcps.session.holder import Holder
 from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import ACCUMULATE
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange
@@ -53,7 +53,7 @@ _GATHER = 0.002
 
 
 class Member:
-    """One process of a session: its holder, its participant, and the transport between them and the others.
+    """One process of a session: its aggregator, its participant, and the transport between them and the others.
 
     `step` never blocks, so tests drive several members in one thread. Messages to itself do not use the transport.
 
@@ -64,7 +64,7 @@ class Member:
         gone: the processes that have ended, and a phrase for messages that says why.
         error: why the session cannot go on; None if it can.
         told: whether `check` has raised it.
-        combined: the seconds in which its holder combined tensors.
+        combined: the seconds in which its aggregator combined tensors.
         in_flight: the seconds in which exchanges of its participant were not done.
         trace: the trace of the process, if there is one.
         notices: messages for a person that have not been printed.
@@ -100,10 +100,10 @@ class Member:
         """
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
-        holders = tuple(each for each in world if each.role == "server") or self.workers
-        self._holder = Holder(peer, self.workers, holders, allocate)
+        aggregators = tuple(each for each in world if each.role == "server") or self.workers
+        self._aggregator = Aggregator(peer, self.workers, aggregators, allocate)
         self.participant = (
-            Participant(peer, len(self.workers), holders, allocate, copies or Copies(), shared_memory)
+            Participant(peer, len(self.workers), aggregators, allocate, copies or Copies(), shared_memory)
             if peer.role == "worker"
             else None
         )
@@ -205,8 +205,8 @@ class Member:
 
     @property
     def waited(self) -> Mapping[Peer, float]:
-        """The seconds in which its holder waited for the last worker, by that worker."""
-        return self._holder.waited
+        """The seconds in which its aggregator waited for the last worker, by that worker."""
+        return self._aggregator.waited
 
     def step(self) -> bool:
         """Handle one message, if there is one; return whether there was one."""
@@ -287,8 +287,8 @@ class Member:
 
     def waited_for(self, exchange: TensorExchange) -> str:
         """Return for whom an exchange waits, and in which tensor."""
-        holders = self.participant.missing(exchange) if self.participant else []
-        names = ", ".join(exchange.waiting_for or (str(holder) for holder in holders if holder != self.peer))
+        asked = self.participant.missing(exchange) if self.participant else []
+        names = ", ".join(exchange.waiting_for or (str(peer) for peer in asked if peer != self.peer))
         return f"{names or 'other processes'} in tensor {exchange.tensor.declaration}"
 
     def fail(self, error: BaseException, prefix: str = "", *, tell: bool = True) -> None:
@@ -354,7 +354,7 @@ class Member:
                     self.in_flight += time.monotonic() - self._began
                     self._began = None
             case Given() if self.error is None:
-                self._carry_out(self._holder.take(source, message))
+                self._carry_out(self._aggregator.take(source, message))
             case Abort(reason=reason):
                 self.fail(RunError(reason), tell=False)
             case Failed(error=error):
@@ -370,7 +370,7 @@ class Member:
             case Alive():
                 pass  # `_silence` is noted already
             case _ if self.error is None:
-                self._carry_out(self._holder.take(source, message))
+                self._carry_out(self._aggregator.take(source, message))
 
     def _note(self, peer: Peer, why: str) -> None:
         self.gone[peer] = why
@@ -384,7 +384,7 @@ class Member:
                     name = exchange.tensor.declaration
                     raise RunError(f"{self.peer} waited for {peer} in tensor {name}: {peer} {why}")
         if peer.role == "worker":
-            self._holder.leave(peer, why)
+            self._aggregator.leave(peer, why)
         elif not all(worker in self.gone for worker in self.workers if worker != self.peer):
             raise RunError(f"{peer} {why}")
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from traceback import walk_stack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from hpcps.aggregation.collector import spans
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import (
@@ -25,10 +26,13 @@ from hpcps.protocol.messages import (
     WhoIsMissing,
 )
 from hpcps.roles.events import Send
-from hpcps.session.buckets import Bucket, Placement, all_of, spans
+from hpcps.session.buckets import Bucket, Placement, all_of
 from hpcps.session.elements import Bytes
-from hpcps.session.reduction import compresses, is_whole, rule_of
+from hpcps.session.reduction import compresses, compressor_of, is_whole, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
+
+if TYPE_CHECKING:
+    from hpcps.session.compressed import TensorDecoder, TensorEncoder
 
 _Of = TypeVar("_Of")
 _VIEW = 1 << 12
@@ -53,7 +57,7 @@ class _Sender:
 
     Attributes:
         bucket: the bucket.
-        holder: the process that combines it.
+        aggregator: the process that combines it.
         exchanges: the exchange of each slot; None if there is none.
         begun: the slots that have begun and are not sent, with their sources.
         calls: the `TensorExchange.call` of those without a name.
@@ -61,7 +65,7 @@ class _Sender:
     """
 
     def __init__(self, first: TensorPart, allocate: Allocate, copies: Copies) -> None:
-        self.bucket, self.holder = Bucket(first), first.holder
+        self.bucket, self.aggregator = Bucket(first), first.aggregator
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
         self.calls: dict[int, int] = {}
@@ -69,8 +73,15 @@ class _Sender:
         self._views: list[Sequence[Any]] = []
         self._shapes: list[Any] = []
         self._copies = Copies() if first.tensor.divided else copies
-        self._allocate, self._values = allocate, allocate(self.bucket.capacity)
+        self._values = allocate(self.bucket.capacity)
         self._values[:] = 0  # also what fills the last word of a slot
+        self._encoder: TensorEncoder | None = None
+        self._decoder: TensorDecoder | None = None
+        if compresses(first.tensor.declaration.reduction):
+            from hpcps.session.compressed import TensorDecoder, TensorEncoder  # here, because their imports take long
+
+            self._encoder = TensorEncoder.of(first.tensor, "update", allocate)
+            self._decoder = TensorDecoder.of(first.tensor, "model")
 
     def add(self, part: TensorPart) -> None:
         """Give the next slot to a part."""
@@ -104,8 +115,7 @@ class _Sender:
         self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
         for first, stop in _spans_of(given):
             words = self._values[self.bucket.words(first, stop)]
-            codec = self.bucket.codec
-            values = words if codec is None else codec.encode(words, self._allocate)
+            values = words if self._encoder is None else self._encoder(words)
             yield TensorUpdate(
                 bucket=self.bucket.number, first=first, slots=all_of(stop - first),
                 calls=_within(self.calls, first, stop), unused=_within(self.absent, first, stop), values=values,
@@ -127,16 +137,16 @@ class _Sender:
         ended = [exchange for exchange in self.exchanges[first:stop] if exchange is not None]
         if not ended or len(ended) < stop - first:
             raise RunError(
-                f"{self.holder} sent a result that was not due, of slot {first} of bucket {self.bucket.number}"
+                f"{self.aggregator} sent a result that was not due, of slot {first} of bucket {self.bucket.number}"
             )
         self.exchanges[first:stop] = [None] * len(ended)
         part = self.bucket.parts[first]
-        if self.bucket.results is not None:
-            words = self.bucket.results.decode(part.tensor.declaration.name, words)
+        if self._decoder is not None:
+            words = self._decoder(self.aggregator, words)
         whole = [exchange.target for exchange in ended]
         targets = [part.of(whole[0])] if part.tensor.divided else whole
         if part.tensor.small or words.size < _VIEW * len(targets[0]):
-            # The holder has combined what was sent from these words.
+            # The aggregator has combined what was sent from these words.
             self._values[self.bucket.words(first, stop)] = words
             views = self._views[first:stop]
         else:
@@ -163,7 +173,7 @@ def _spans_of(slots: Collection[int]) -> Iterator[tuple[int, int]]:
 
 
 class Participant:
-    """Sends the tensors of a worker to their holders, and takes the results.
+    """Sends the tensors of a worker to their aggregators, and takes the results.
 
     Attributes:
         open: the number of exchanges that are not done.
@@ -173,7 +183,7 @@ class Participant:
         self,
         peer: Peer,
         workers: int,
-        holders: Sequence[Peer],
+        aggregators: Sequence[Peer],
         allocate: Allocate,
         copies: Copies,
         shared_memory: bool,
@@ -183,15 +193,15 @@ class Participant:
         Args:
             peer: the worker.
             workers: the number of workers.
-            holders: the processes that combine tensors.
+            aggregators: the processes that combine tensors.
             allocate: returns memory to send from.
             copies: copies tensors.
             shared_memory: whether all processes share memory.
         """
         self.peer = peer
-        self._workers, self._holders = workers, tuple(holders)
+        self._workers, self._aggregators = workers, tuple(aggregators)
         self._allocate, self._copies = allocate, copies
-        self._placement = Placement(workers, len(holders), shared_memory)
+        self._placement = Placement(workers, len(aggregators), shared_memory)
         self._tensors: dict[str, Tensor] = {}
         self._senders: dict[tuple[int, Peer], _Sender] = {}
         self._sender: dict[TensorPart, _Sender] = {}
@@ -213,8 +223,6 @@ class Participant:
         reduction = given.reduction
         rule = rule_of(reduction, self._workers)
         if compresses(reduction):
-            from hpcps.session.compressed import compressor_of  # here, because its imports take long
-
             compressor_of(reduction["compression"])
         whole = given.whole or is_whole(reduction, rule) or compresses(reduction)
         given = replace(given, whole=whole, key=len(self._tensors), line=script_line(walk_stack(None)))
@@ -225,16 +233,16 @@ class Participant:
                 raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
             return self._tensors[given.name], []
         declaration = self._placement.place(given)
-        tensor = self._tensors[given.name] = Tensor(declaration, self._holders, rule)
+        tensor = self._tensors[given.name] = Tensor(declaration, self._aggregators, rule)
         for part in tensor.parts:
             self._place(part)
         message = Declare(key=declaration.key, declaration=declaration.to_note())
-        # The first holder gets every declaration, see `Holder`.
-        holders = dict.fromkeys((self._holders[0], *(part.holder for part in tensor.parts)))
-        return tensor, [Send(holder, message) for holder in holders]
+        # The first aggregator gets every declaration, see `Aggregator`.
+        aggregators = dict.fromkeys((self._aggregators[0], *(part.aggregator for part in tensor.parts)))
+        return tensor, [Send(aggregator, message) for aggregator in aggregators]
 
     def _place(self, part: TensorPart) -> None:
-        number = part.tensor.declaration.bucket, part.holder
+        number = part.tensor.declaration.bucket, part.aggregator
         if number not in self._senders:
             self._senders[number] = _Sender(part, self._allocate, self._copies)
         sender = self._sender[part] = self._senders[number]
@@ -258,10 +266,10 @@ class Participant:
 
     def _send(self, sender: _Sender) -> Iterator[Send]:
         for message in sender.send():
-            yield Send(sender.holder, message)
+            yield Send(sender.aggregator, message)
 
     def take(self, source: Peer, message: TensorResult | Missing) -> None:
-        """Take a result, or an answer of a holder.
+        """Take a result, or an answer of an aggregator.
 
         Raises:
             RunError: the result is not due.
@@ -283,19 +291,19 @@ class Participant:
         both = [(part, self._sender[part]) for part in exchange.tensor.parts]
         return [(part, sender) for part, sender in both if sender.exchanges[part.slot] is exchange]
 
-    def exchanges_of(self, holder: Peer, message: Span) -> list[TensorExchange]:
-        """Return the exchanges of a message to or from a holder."""
-        found = self._senders[message.bucket, holder].exchanges[slice(*message.bounds)]
+    def exchanges_of(self, aggregator: Peer, message: Span) -> list[TensorExchange]:
+        """Return the exchanges of a message to or from an aggregator."""
+        found = self._senders[message.bucket, aggregator].exchanges[slice(*message.bounds)]
         return [exchange for exchange in found if exchange is not None]
 
     def missing(self, exchange: TensorExchange) -> list[Peer]:
-        """Return the holders of the parts whose result has not come."""
-        return list(dict.fromkeys(part.holder for part, _ in self._unfinished(exchange)))
+        """Return the aggregators of the parts whose result has not come."""
+        return list(dict.fromkeys(part.aggregator for part, _ in self._unfinished(exchange)))
 
     def query(self, exchange: TensorExchange) -> Iterator[Send]:
-        """Ask the holders for whom an exchange waits."""
+        """Ask the aggregators for whom an exchange waits."""
         for part, sender in self._unfinished(exchange):
-            yield Send(part.holder, WhoIsMissing(bucket=sender.bucket.number, first=part.slot, slots=all_of(1)))
+            yield Send(part.aggregator, WhoIsMissing(bucket=sender.bucket.number, first=part.slot, slots=all_of(1)))
 
     def fail(self, error: BaseException) -> None:
         """End all exchanges without a result."""

@@ -1,14 +1,17 @@
-"""How the tensors of all processes are combined: by their sum or mean, or by a rule."""
+"""How the tensors of all processes are combined: by their sum or mean, or by the components that a table selects."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hpcps.errors import SpecError
 from hpcps.registry.config import Config, component_in
 from hpcps.rules import Rule
 from hpcps.rules.coordinate_wise import Trimming
+
+if TYPE_CHECKING:
+    from hpcps.compression import Compressor
 
 Reduction = str | Mapping[str, Any]
 """How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
@@ -16,7 +19,7 @@ table also has the `attack`, a table, and the `seed` of their random numbers. Wi
 compressor, what workers send, the results, or both travel encoded."""
 _OTHER = ("attack", "seed", "compression")
 ACCUMULATE = "accumulate"
-"""The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the holder adds
+"""The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the aggregator adds
 what a worker sends to its weights, and answers this worker at once with the newest weights."""
 
 
@@ -46,7 +49,7 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     if simulated(reduction):
         from hpcps.session.whole import attack_of
 
-        attack_of(reduction)
+        attack_of(reduction["attack"], sent_with(reduction))
     if reason := rule.contradiction() or rule.refusal(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
     if isinstance(rule, Trimming) and rule.trims_all(workers):
@@ -55,6 +58,35 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
             "median, or f = 0"
         )
     return rule
+
+
+def compressor_of(table: object) -> Compressor | None:
+    """Return the compressor of a table; None if it leaves tensors as they are.
+
+    Raises:
+        SpecError: there is no such compressor, its keys are wrong, or a session cannot use it.
+    """
+    # Here, because their imports take long.
+    from hpcps.compression import Compressor
+    from hpcps.spec.schema import Communication
+
+    compressor = component_in(Communication, "compression", table)
+    if not isinstance(compressor, Compressor):
+        return None
+    reason = compressor.obstacle() or compressor.obstacle_without_shapes()
+    if compressor.memory == "nesterov":
+        reason = 'has memory = "nesterov", which is for experiments: use "residual", "ef21" or "none"'
+    elif compressor.memory == "ef21" and compressor.direction != "update":
+        reason = f'has memory = "ef21" and direction = "{compressor.direction}": ef21 is for direction = "update"'
+    if reason:
+        raise SpecError(f"compression {compressor.kind} {reason}")
+    return compressor
+
+
+def sent_with(reduction: Mapping[str, Any]) -> Compressor | None:
+    """Return the compressor with which workers send; None if they send tensors as they are."""
+    compressor = compressor_of(reduction["compression"]) if "compression" in reduction else None
+    return compressor if compressor is not None and compressor.encodes("update") else None
 
 
 def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:

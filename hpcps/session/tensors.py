@@ -42,7 +42,7 @@ class Declaration:
         dtype: the type of its elements, one of `elements.TYPES`.
         shapes: the shape of each of its blocks; most tensors are one block.
         reduction: how the tensors of all processes are combined.
-        whole: whether one holder combines all of it at once, also if it could be divided.
+        whole: whether one aggregator combines all of it at once, also if it could be divided.
         key: its number in the order of declaration. The first declaration chooses it and all that follows.
         bucket: the number of its bucket: a small tensor shares one with others, a large tensor has its own.
         parts: the number of its parts.
@@ -76,7 +76,7 @@ class Declaration:
 
     @property
     def small(self) -> bool:
-        """Whether one holder combines all of it, with other tensors."""
+        """Whether one aggregator combines all of it, with other tensors."""
         return not self.whole and self.size * size_of(self.dtype) <= SMALL
 
     def check(self) -> None:
@@ -134,14 +134,14 @@ class TensorPart:
 
     Attributes:
         tensor: the tensor.
-        holder: the process that combines it.
+        aggregator: the process that combines it.
         bounds: its elements.
         words: its size in a message, in float32.
         slot: its number in its bucket.
     """
 
     tensor: Tensor
-    holder: Peer
+    aggregator: Peer
     bounds: Bounds
     words: int
     slot: int = 0
@@ -166,7 +166,7 @@ class TensorPart:
 
 
 class Tensor:
-    """A declared tensor, divided among the holders.
+    """A declared tensor, divided among the aggregators.
 
     Attributes:
         declaration: its declaration.
@@ -174,11 +174,11 @@ class Tensor:
         divided: whether it has several parts.
         rule: the rule that combines it; None for a sum or mean.
         layout: its blocks.
-        parts: its parts, those of a holder in order.
+        parts: its parts, those of an aggregator in order.
         exchange: its last exchange.
     """
 
-    def __init__(self, declaration: Declaration, holders: Sequence[Peer], rule: Rule | None) -> None:
+    def __init__(self, declaration: Declaration, aggregators: Sequence[Peer], rule: Rule | None) -> None:
         """Divide a tensor; for the rule see `rule_of`."""
         self.declaration, self.rule = declaration, rule
         self.small, self.divided = declaration.small, declaration.parts > 1
@@ -187,7 +187,7 @@ class Tensor:
         bounds = self.layout.bounds(declaration.parts, whole=rule is not None and rule.scope == "block")
         self.parts = tuple(
             TensorPart(
-                self, holders[(declaration.bucket + k) % len(holders)], (start, stop),
+                self, aggregators[(declaration.bucket + k) % len(aggregators)], (start, stop),
                 words_of(stop - start, declaration.dtype),
             )
             for k, (start, stop) in enumerate(bounds)
@@ -206,8 +206,8 @@ class TensorExchange:
         began: when it began, in seconds.
         left: the number of parts whose result has not come.
         error: why there will be no result; None if there is one, or may be.
-        waiting_for: the workers that have not sent the tensor, as far as a holder has said.
-        asked: when its holders were asked for them, in seconds.
+        waiting_for: the workers that have not sent the tensor, as far as an aggregator has said.
+        asked: when its aggregators were asked for them, in seconds.
         call: the number of the call of the script that gave a tensor of this form without a name; 0 if it has a name.
         absent: the blocks that this worker does not have, whose values are zero.
         unused: the blocks that no worker has, when the result has come.

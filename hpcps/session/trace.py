@@ -66,18 +66,18 @@ class SessionTrace:
         self._activity = activity
         self._tracer.rest(activity)
 
-    def pushed(self, holder: Peer, slot: int, exchanges: Iterable[TensorExchange]) -> None:
-        """Record that parts of tensors, from a slot on, have been sent to their holder."""
+    def pushed(self, aggregator: Peer, slot: int, exchanges: Iterable[TensorExchange]) -> None:
+        """Record that parts of tensors, from a slot on, have been sent to their aggregator."""
         now = time.monotonic()
-        for exchange, part in ((each, f"{holder} {number}") for number, each in enumerate(exchanges, slot)):
+        for exchange, part in ((each, f"{aggregator} {number}") for number, each in enumerate(exchanges, slot)):
             if self._numbers[exchange.tensor.declaration.name] + 1 in self._exchanges:
                 self._pushed[exchange, part] = now
                 self._add(exchange, ".PUSH", part, exchange.began, now)
 
-    def pulled(self, holder: Peer, slot: int, exchanges: Iterable[TensorExchange]) -> None:
+    def pulled(self, aggregator: Peer, slot: int, exchanges: Iterable[TensorExchange]) -> None:
         """Record that the results of parts of tensors have come, before the exchanges take them."""
         now = time.monotonic()
-        for exchange, part in ((each, f"{holder} {number}") for number, each in enumerate(exchanges, slot)):
+        for exchange, part in ((each, f"{aggregator} {number}") for number, each in enumerate(exchanges, slot)):
             sent = self._pushed.pop((exchange, part), None)
             if sent is not None:
                 self._add(exchange, ".PULL", part, sent, now)

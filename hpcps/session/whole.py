@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
+from hpcps.aggregation.attack_group import AttackGroup
 from hpcps.attacks import Attack, ByzantineAttack, Omniscient, attackers
 from hpcps.compression import Codec, Compressor
 from hpcps.errors import SpecError
@@ -15,42 +16,36 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.registry.config import Config, component_in
 from hpcps.registry.field import OneOf
-from hpcps.roles.attack_group import AttackGroup
-from hpcps.roles.resources import ALONE
 from hpcps.roles.update.attacker import Attacker
 from hpcps.rules import Rule
 from hpcps.seeds import generator
-from hpcps.session.compressed import compressor_of
 
 
 class _Simulated(Config):
     attack: Annotated[ByzantineAttack, OneOf("attacks")]
 
 
-def sent_with(reduction: Mapping[str, Any]) -> Compressor | None:
-    """Return the compressor with which workers send; None if they send tensors as they are."""
-    compressor = compressor_of(reduction["compression"]) if "compression" in reduction else None
-    return compressor if compressor is not None and compressor.encodes("update") else None
-
-
-def attack_of(reduction: Mapping[str, Any]) -> ByzantineAttack:
-    """Return the attack of a reduction.
+def attack_of(table: object, compressor: Compressor | None) -> ByzantineAttack:
+    """Return the attack of a table; `compressor` is that with which workers send, None if tensors are not encoded.
 
     Raises:
         SpecError: there is no such attack, its keys are wrong, or a session cannot simulate it.
     """
-    attack: ByzantineAttack = component_in(_Simulated, "attack", reduction["attack"])
-    reason, encoded = "", sent_with(reduction) is not None
+    attack: ByzantineAttack = component_in(_Simulated, "attack", table)
+    reason = ""
     if not isinstance(attack, Attack | Omniscient):
         reason = "it does not change updates, and a session gets nothing else"
     elif "model" in attack.needs:
         reason = "it needs the model, which a session does not get"
     elif attack.from_epoch:
         reason = "a session does not know the epoch: remove from_epoch"
-    elif encoded and attack.acts_on == "update":
+    elif compressor is None:
+        if attack.acts_on == "encoding":
+            reason = 'no gradient is encoded: give compression=, or leave out acts_on = "encoding"'
+    elif attack.acts_on == "update":
         reason = 'a session simulates it on decoded gradients: set acts_on = "encoding", or leave out compression='
-    elif not encoded and attack.acts_on == "encoding":
-        reason = 'no gradient is encoded: give compression=, or leave out acts_on = "encoding"'
+    elif compressor.memory == "ef21":
+        reason = "a session does not simulate it on ef21, which encodes differences: use another memory"
     if reason:
         raise SpecError(f"attack {attack.kind}: {reason}")
     return attack
@@ -84,7 +79,7 @@ class SimulatedAttack:
         self._group: AttackGroup | None = None
         self._attackers: list[Attacker] = []
         if isinstance(attack, Omniscient):
-            self._group = AttackGroup(ADVERSARY, 0, range(workers), byzantine, attack, rule, seed, layout, ALONE)
+            self._group = AttackGroup(ADVERSARY, 0, range(workers), byzantine, attack, rule, seed, layout)
         else:
             for k in range(workers):
                 streams = (generator(seed, "worker", k, purpose) for purpose in ("attacked blocks", "attack noise"))

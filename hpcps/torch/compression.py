@@ -41,8 +41,9 @@ Compressing = type[NoneCompressor] | str | Mapping[str, Any] | Config | None
 """What `compression=` takes: None, `Compression.none` or `.fp16`, or a compressor of hpcps by name, table, or itself.
 
 A compressor of hpcps, such as "onebit" or {"kind": "topk", "k": 0.01}, encodes what a process sends, and its residual
-of each tensor stays in the process. The holders decode it before they combine it, and return float32; with direction =
-"both" or "model" they encode the results too, and keep a residual of each.
+of each tensor stays in the process. The aggregators decode it before they combine it, and return float32; with
+direction = "both" or "model" they encode the results too, and keep a residual of each. With memory = "ef21" the process
+sends the encoded differences to its estimate of the tensor, and the aggregators combine these estimates.
 """
 
 

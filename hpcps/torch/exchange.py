@@ -336,8 +336,8 @@ def _pending(handle: int) -> PendingTensor:
 def _free_name(form: str) -> str:
     """Return the first name for a tensor of a form that no exchange under way has.
 
-    A script that does the same in all processes gets the same names in all of them. Where it does not, the holder finds
-    that the numbers of the calls differ.
+    A script that does the same in all processes gets the same names in all of them. Where it does not, the aggregator
+    finds that the numbers of the calls differ.
     """
     names = (f"{form} {number}" for number in count())
     return next(name for name in names if name not in _unnamed)

@@ -175,7 +175,7 @@ def DistributedOptimizer(  # noqa: N802
     It stays None if it is None in all processes.
 
     After `init(asynchronous=True)`, a step uses the gradients of this process only. It pushes the difference of the
-    weights, which the holders add to theirs, and pulls the newest weights.
+    weights, which the aggregators add to theirs, and pulls the newest weights.
 
     Args:
         optimizer: the optimizer; create schedulers of its learning rate afterwards.

@@ -31,6 +31,7 @@ LAYERS = (
     ("transport", "carries messages: in process, MPI, shared memory, ps-lite"),
     ("kvstore", "push and pull on ps-lite nodes, without roles"),
     ("training", "trainers of each backend"),
+    ("aggregation", "how what several senders send becomes a result: in a round, and in the exchange of a script"),
     ("roles", "server, validator, worker, adversary, evaluator: an event in, effects out"),
     ("records", "what a run leaves behind"),
     ("figures", "tables and plots of records"),
@@ -223,8 +224,8 @@ def test_figures_are_named_in_experiment_files_only():
 
 
 LISTED = {
-    "attacks", "compression", "data", "execution", "execution/simulation", "execution/sweep", "figures",
-    "kvstore", "launch", "library", "numerics", "numerics/kernels", "protocol", "protocol/messages",
+    "aggregation", "attacks", "compression", "data", "execution", "execution/simulation", "execution/sweep",
+    "figures", "kvstore", "launch", "library", "numerics", "numerics/kernels", "protocol", "protocol/messages",
     "records", "records/trace", "registry", "roles", "roles/asynchronous", "roles/sync", "roles/update",
     "rules", "session", "spec", "spec/checks", "torch", "training", "training/pytorch", "transport",
     "transport/pslite", "transport/shared_memory",

@@ -8,10 +8,10 @@ import torch
 from interrupted import small
 from late_device import LateTensors
 
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Peer, Update
-from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.partitions import PartitionCollector
 from hpcps.roles.sync.shard import SyncShard

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from interrupted import model, play, play_through, records, small
 
+from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.compression import Codec
 from hpcps.numerics.layout import Layout, private
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.update.packer import Packer
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.seeds import generator
 
 LAYOUT = Layout.of([("a", (60, 30)), ("b", (3,)), ("c", (700,)), ("d", (500,))])

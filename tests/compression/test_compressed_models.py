@@ -8,12 +8,12 @@ from executed import run_here
 from interrupted import model, play, play_through, records, small
 from quorum.test_runs import digits
 
+from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.protocol.messages import Flag
 from hpcps.roles.asynchronous.shard import AsyncShard
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.update.packer import Packer
-from hpcps.roles.update_decoder import UpdateDecoder
 
 SHORT = {"epochs": 2, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}}
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from interrupted import model, play, play_through, records, small
 
+from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.compression import Codec, Int8
 from hpcps.numerics.layout import Layout, private
 from hpcps.numerics.updates import Destination
@@ -15,7 +16,6 @@ from hpcps.registry import active
 from hpcps.roles.sync.partitions import PartitionCollector
 from hpcps.roles.update.memory import ErrorFeedback
 from hpcps.roles.update.packer import Packer
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Average, Context
 
 SHORT = {"epochs": 2, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}}

@@ -14,6 +14,7 @@ from installed import BACKEND
 from running_processes import alive, within
 from typed import hpcps
 
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
@@ -21,7 +22,6 @@ from hpcps.protocol.messages import Peer
 from hpcps.registry.trial import trouble
 from hpcps.roles.asynchronous.filter import UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogEntry
-from hpcps.roles.combiner_state import RuleState
 from hpcps.spec.load import load_experiment
 
 HEAD = "from typing import Literal\nfrom pydantic import Field\nfrom hpcps.rules import Rule\n"

@@ -8,6 +8,7 @@ import pytest
 from installed import BACKEND
 
 import hpcps
+from hpcps.aggregation.outcomes import Acceptance, Tally
 from hpcps.cli.main import main
 from hpcps.figures.report.content import read_content
 from hpcps.figures.report.html import render
@@ -22,7 +23,6 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.table import write_table
 from hpcps.registry.plugins import load
-from hpcps.roles.combiner_state import Acceptance, Tally
 from hpcps.rules import Nnm, combine_finite
 
 PLUGIN = """

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rules_against_definitions import Case, cases
 
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics import blocks, kernels
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
@@ -16,7 +17,6 @@ from hpcps.numerics.operations import gram, weighted_sum, whole_gram
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
-from hpcps.roles.combiner_state import RuleState
 from hpcps.rules import Arc, Average, Bucketing, Clipping, Krum, Median, Nnm, Rule, TrimmedMean, combine_finite
 from hpcps.rules.context import Arrays, Context
 from hpcps.rules.preaggregation import PreAggregator, mixture

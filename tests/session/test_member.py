@@ -126,7 +126,7 @@ def test_many_small_tensors_take_few_messages():
                 member.start(tensor, [data], [target]) for tensor, target in zip(tensors, targets, strict=True)
             ]
         members.run()
-        # Four buckets of 65 tensors, the last one not full, at three holders: 2 tensors to the others, 2 results.
+        # Four buckets of 65 tensors, the last one not full, at three aggregators: 2 tensors to the others, 2 results.
         assert members.messages == 4 * (2 + 2)
         assert all(exchange.done for exchange in exchanges)
         assert all((target.view(np.float32) == 3 * (step + 1)).all() for target in targets)

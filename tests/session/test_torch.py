@@ -25,11 +25,13 @@ import hpcps.torch as bps  # noqa: E402
 from hpcps.attacks import SignFlip, attackers  # noqa: E402
 from hpcps.compression import Onebit, Qsgd, Topk  # noqa: E402
 from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
-from hpcps.numerics.layout import Layout, private  # noqa: E402
+from hpcps.numerics.layout import private  # noqa: E402
+from hpcps.protocol.messages import Peer  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 from hpcps.session import member  # noqa: E402
-from hpcps.session.compressed import TensorCodec  # noqa: E402
+from hpcps.session.compressed import TensorDecoder, TensorEncoder  # noqa: E402
 from hpcps.session.session import Session  # noqa: E402
+from hpcps.session.tensors import Declaration, Tensor  # noqa: E402
 from hpcps.torch.horovod import averages  # noqa: E402
 from hpcps.torch.state import session  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
@@ -131,6 +133,24 @@ def test_a_compressor_encodes_tensors_with_a_residual_of_each(compression):
     fork(3, body)
 
 
+@pytest.mark.parametrize("rule", [None, "median"])
+def test_with_ef21_the_estimates_of_what_is_sent_are_combined(rule):
+    def body():
+        kind = Topk(k=0.1, memory="ef21")
+        table = kind.model_dump(exclude_none=True)
+        rank, size = bps.rank(), bps.size()
+        estimates = np.zeros((size, 3000), np.float32)
+        for step in range(4):
+            every = np.random.default_rng(step).standard_normal((size, 3000)).astype(np.float32)
+            for k in range(size):
+                estimates[k] += kind.decode(kind.encode(every[k] - estimates[k]), 3000)
+            got = bps.push_pull(torch.from_numpy(every[rank]), name="x", compression=table, rule=rule)
+            combined = np.median(estimates, axis=0) if rule else estimates.astype(np.float64).mean(axis=0)
+            np.testing.assert_allclose(got.numpy(), combined.astype(np.float32), rtol=1e-6, atol=1e-7)
+
+    fork(3, body)
+
+
 def test_optimizers_and_models_take_a_compressor():
     """Half precision, so that the result is known: the mean of rounded gradients, the error of which comes later."""
 
@@ -177,14 +197,17 @@ def test_gradients_that_travel_together_are_encoded_as_alone(compression):
     fork(2, body)
 
 
-def test_a_holder_names_the_tensor_that_is_no_encoding():
-    layout = Layout.of([("0", (900,))])
-    codec, values = TensorCodec(Onebit(), layout), np.ones(900, np.float32)
-    words = codec.encode(values, private).copy()
-    np.testing.assert_array_equal(codec.decode("x", words), values)
+def test_an_aggregator_names_the_tensor_that_is_no_encoding():
+    declaration = Declaration("x", "float32", ((900,),), {"kind": "median", "compression": {"kind": "onebit"}})
+    worker = Peer("worker", 0)
+    tensor, values = Tensor(declaration, (worker,), None), np.ones(900, np.float32)
+    encode, decode = TensorEncoder.of(tensor, "update", private), TensorDecoder.of(tensor, "update")
+    assert TensorEncoder.of(tensor, "model", private) is TensorDecoder.of(tensor, "model") is None
+    words = encode(values).copy()
+    np.testing.assert_array_equal(decode(worker, words), values)
     for wrong in (words[:-1], words[:0], np.append(words, words), np.zeros(900, np.float32)):
         with pytest.raises(RunError, match="tensor 'x' has come in an encoding that is invalid"):
-            codec.decode("x", wrong)
+            decode(worker, wrong)
 
 
 def test_compressors_that_scripts_cannot_use_are_refused():
@@ -192,7 +215,8 @@ def test_compressors_that_scripts_cannot_use_are_refused():
         x = torch.ones(900)
         for wrong, words in (
             ("onebti", r'unknown compression "onebti": did you mean "onebit"'),
-            ({"kind": "int8", "memory": "ef21"}, 'use "residual" or "none"'),
+            ({"kind": "int8", "memory": "nesterov"}, 'use "residual", "ef21" or "none"'),
+            ({"kind": "int8", "memory": "ef21", "direction": "both"}, 'ef21 is for direction = "update"'),
             ("powersgd", "needs `rows` in a script"),
             (3, "compression must be the name"),
         ):

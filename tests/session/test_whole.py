@@ -12,7 +12,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.registry import active
-from hpcps.roles.attack_group import Knowledge
+from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE
 from hpcps.roles.update.packer import Packer
 from hpcps.rules import Bulyan, CenteredClipping, Context, Dnc, GeometricMedian, Krum, Median

@@ -1,4 +1,4 @@
-"""The messages of own scripts: tensors that workers declare and send, and that holders combine."""
+"""The messages of own scripts: tensors that workers declare and send, and that aggregators combine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcps.protocol.messages.base import Count, HeaderField, InNote, Message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="holder"):
+class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="aggregator"):
     """A tensor that is exchanged from now on.
 
     Attributes:
@@ -56,7 +56,7 @@ class Given(Span):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="holder", answer="TensorResult"):
+class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="aggregator", answer="TensorResult"):
     """The tensors in a span.
 
     Attributes:
@@ -67,12 +67,12 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="hol
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NoTensors(Given, code=41, kind="ABSENT", sender="worker", receiver="holder", answer="TensorResult"):
+class NoTensors(Given, code=41, kind="ABSENT", sender="worker", receiver="aggregator", answer="TensorResult"):
     """The worker gives nothing for the tensors in a span, and takes the result."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TensorResult(Span, code=42, kind="COMBINED", sender="holder", receiver="worker"):
+class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver="worker"):
     """The results of the tensors in a span.
 
     Attributes:
@@ -85,12 +85,12 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="holder", receiver="wo
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WhoIsMissing(Span, code=43, kind="QUERY", sender="worker", receiver="holder", answer="Missing"):
+class WhoIsMissing(Span, code=43, kind="QUERY", sender="worker", receiver="aggregator", answer="Missing"):
     """The worker has waited long for the result of a slot."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Missing(Span, code=44, kind="ANSWER", sender="holder", receiver="worker"):
+class Missing(Span, code=44, kind="ANSWER", sender="aggregator", receiver="worker"):
     """The workers that have not sent a slot.
 
     Attributes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from hpcps.aggregation.encoding import wrong_blocks
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Copy, Message, Peer, RunEnds, WriteCheckpoint
 from hpcps.protocol.roster import SERVER_0
 from hpcps.roles.adversary import Adversary, Crafted
-from hpcps.roles.attack_group import Knowledge
-from hpcps.roles.checks import rejection, wrong_blocks
+from hpcps.roles.checks import rejection
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
+from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 

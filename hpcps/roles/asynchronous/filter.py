@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcps.aggregation.outcomes import Tally
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.roles.asynchronous.log import LogEntry
-from hpcps.roles.combiner_state import RuleState, Tally
 from hpcps.rules import AsyncContext, AsyncRule
 from hpcps.rules.asynchronous import decide_received
 

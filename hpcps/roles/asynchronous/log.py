@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
@@ -29,7 +30,6 @@ from hpcps.protocol.roster import SERVER_0, Roster, shards_of
 from hpcps.roles.checks import rejection, wrong_rate
 from hpcps.roles.events import Effect, Finish, Send, Stage
 from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
 

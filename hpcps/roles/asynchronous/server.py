@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hpcps.aggregation.encoding import wrong_blocks
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
@@ -28,7 +29,7 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
-from hpcps.roles.checks import rejection, wrong_blocks, wrong_size
+from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import (
     Effect,
     Event,

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.aggregation.encoding import UpdateDecoder
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.compression import Codec
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.numerics.state import State
@@ -21,10 +23,8 @@ from hpcps.registry.failures import errors_of
 from hpcps.roles.asynchronous.filter import UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogEntry, LogPosition
 from hpcps.roles.checks import not_finite
-from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import Record
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules.asynchronous import AsyncRule, Backup
 from hpcps.spec.schema import Run
 

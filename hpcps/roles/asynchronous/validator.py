@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from hpcps.aggregation.encoding import UpdateDecoder
+from hpcps.aggregation.outcomes import Acceptance, Tally
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
@@ -16,11 +19,9 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
-from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.training_role import TrainingRole
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from hpcps.aggregation.attack_group import AttackGroup
+from hpcps.aggregation.encoding import wrong_blocks
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Absent, Copy, Flag, Message, Peer, RunEnds
 from hpcps.protocol.roster import SERVER_0
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.adversary import Adversary, Crafted
-from hpcps.roles.attack_group import AttackGroup, Knowledge
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
-from hpcps.roles.checks import rejection, wrong_blocks
+from hpcps.roles.checks import rejection
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
+from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 

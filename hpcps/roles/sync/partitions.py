@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from hpcps.aggregation.collector import Collector
+from hpcps.aggregation.encoding import UpdateDecoder
+from hpcps.aggregation.outcomes import BlockOutcomes, Tally
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.checks import not_finite, rejection, wrong_size
-from hpcps.roles.combiner_state import BlockOutcomes, Tally
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Combined, Context, Rule
 from hpcps.rules.base import combine_received
 
@@ -184,7 +185,7 @@ class PartitionCollector:
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
         self._left = dict.fromkeys(self._share, self.total)
-        self._gathered: tuple[deque[tuple[Mask, Vector]], ...] = tuple(deque() for _ in self._share)
+        self._collector: Collector[tuple[Mask, Vector]] = Collector(self._share)
         self.tally = Tally()
         self.clear()
 
@@ -200,7 +201,8 @@ class PartitionCollector:
     def _expect_updates(self) -> None:
         """Expect a whole update of every sender."""
         self._left = dict.fromkeys(self._share, self.total)
-        self._gathered = tuple(deque() for _ in self._share)
+        for peer in self._share:
+            self._collector.forget(peer)
 
     def close(self, round: int, *, everyone: bool) -> Iterator[Effect]:
         """Close the round for further senders if that is due; without a quorum it waits for all senders."""
@@ -316,9 +318,9 @@ class PartitionCollector:
         self._left[source] = 0
 
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
-        row = self._row[source]
-        self._gathered[row].append((mask, payload))
-        self._present[row] = True
+        number = self.total - self._left[source]
+        self._collector.put(source, number, number + 1, (mask, payload))
+        self._present[self._row[source]] = True
         self._left[source] -= 1
 
     def combine_next(self, rule: Rule, context: Context, to: Destination) -> Combined:
@@ -330,12 +332,12 @@ class PartitionCollector:
             to: where the result is written; on a device if the updates are combined there.
         """
         partition = self.partition
-        gathered = [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
-        sent = np.array([mask for mask, _ in gathered], np.bool_).reshape(len(gathered), len(partition.layout.blocks))
-        payloads = [payload for _, payload in gathered]
+        taken = self._collector.take(self.current, self.current + 1, self.present)[1].values()
+        sent = np.array([mask for mask, _ in taken], np.bool_).reshape(len(taken), len(partition.layout.blocks))
+        payloads = [payload for _, payload in taken]
         combined, rejected = combine_received(rule, partition.layout, payloads, sent, context, to)
         # A slice avoids a copy where all are present.
-        rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
+        rows = slice(None) if len(taken) == len(self._present) else np.flatnonzero(self._present)
         self._outcomes.add(rows, partition.blocks, sent, rejected, combined, rule)
         self.current += 1
         return combined

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Abandon, Absent, Closed, Credit, Peer
@@ -13,7 +14,6 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
 from hpcps.roles.events import Effect, Pause, Send
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
 MOMENT = 1e-9
@@ -122,7 +122,7 @@ class QuorumCollector(PartitionCollector):
             self._owed[peer].popleft()
             self._answers.pop(peer, None)
             self._left[peer] = self.total
-            self._gathered[self._row[peer]].clear()
+            self._collector.forget(peer)
         for peer in answered:
             if not self._owed[peer]:
                 self._left[peer] = self.total
@@ -188,7 +188,7 @@ class QuorumCollector(PartitionCollector):
         owed.lost = True
         if not owed.answered:
             return
-        self._gathered[self._row[source]].clear()
+        self._collector.forget(source)
         self._returned[source] = self._answers.pop(source)
         if self._left[source]:
             self._permit(source, owed)
@@ -251,8 +251,7 @@ class QuorumCollector(PartitionCollector):
         self.closing = closed
         for peer, entries in self._owed.items():
             if self._is_in(peer):
-                row = self._row[peer]
-                self._present[row] = bool(self._gathered[row])
+                self._present[self._row[peer]] = self._collector.has(peer, 0)
             elif self._train.late == "drop":
                 for owed in [each for each in entries if not each.lost]:
                     self._lose(peer, owed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
@@ -31,7 +32,6 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, schedule_of_rounds
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, wrong_size
-from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import (
     Compute,
     Computed,

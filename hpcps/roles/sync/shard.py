@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.aggregation.encoding import UpdateDecoder
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
@@ -19,10 +21,8 @@ from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of, shards_of
-from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.partitions import PartitionCollector
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Context, Rule
 from hpcps.spec.schema import Run
 

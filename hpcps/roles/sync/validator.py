@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hpcps.aggregation.encoding import UpdateDecoder
+from hpcps.aggregation.outcomes import Acceptance
+from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
@@ -12,13 +15,11 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.checks import unwanted
-from hpcps.roles.combiner_state import Acceptance, RuleState
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
-from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress

@@ -2,7 +2,6 @@
 
 - `attacker`: what a Byzantine worker does
 - `choice`: whether the worker takes part, and which blocks it sends
-- `encoder`: what the compressor makes of a partition, and an attack on that
 - `memory`: the difference of the local steps, and what is kept of earlier ones
 - `packer`: the stages in their order; start here
 - `partitions`: the partitions, each for one combiner

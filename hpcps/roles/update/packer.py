@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcps.aggregation.encoding import UpdateEncoder
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.numerics.vectors import on_memory, unpack
 from hpcps.protocol.messages import Peer
 from hpcps.roles.update.attacker import Attacker
 from hpcps.roles.update.choice import UpdateChoice
-from hpcps.roles.update.encoder import UpdateEncoder
 from hpcps.roles.update.memory import UpdateMemory
 from hpcps.roles.update.partitions import UpdatePart, UpdatePartitions
 from hpcps.seeds import generator

@@ -1,27 +1,22 @@
-"""What the adversary knows of a run, and what an omniscient attack makes of the updates of one combiner's workers."""
+"""What an attack that knows other updates makes of those that one combiner gets."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 
-from hpcps.attacks import AdversaryContext, Omniscient, attackers
+from hpcps.aggregation.rule_state import RuleState, arrays_state, restore_arrays
+from hpcps.attacks import AdversaryContext, Omniscient
 from hpcps.numerics.kernels import prepare
-from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.numerics.vectors import clear_not_finite, pack, unpack
-from hpcps.protocol.messages import Copy, Peer
-from hpcps.protocol.roster import Roster
-from hpcps.protocol.schedule import schedule_of_rounds
-from hpcps.roles.combiner_state import RuleState, arrays_state, restore_arrays
-from hpcps.roles.resources import Resources
+from hpcps.protocol.messages import Peer
 from hpcps.rules import Arrays, BaseRule, Context, Rule, combine_finite
 from hpcps.seeds import generator
-from hpcps.spec.schema import Run
 
 
 class AttackGroup:
@@ -43,7 +38,8 @@ class AttackGroup:
         rule: BaseRule,
         seed: int,
         layout: Layout,
-        resources: Resources,
+        allocate: Allocate = private,
+        threads: int = 1,
     ) -> None:
         """Allocate memory for the updates.
 
@@ -56,11 +52,12 @@ class AttackGroup:
             rule: the rule of the combiner.
             seed: the seed of the run.
             layout: the blocks of the d elements.
-            resources: the resources of the machine that the adversary may use.
+            allocate: returns memory to send replacements from.
+            threads: the number of threads that try the rule.
         """
         self._attack = attack
         self.layout = layout
-        self._threads = resources.threads
+        self._threads = threads
         self.workers = tuple(workers)
         self.byzantine = tuple(worker for worker in workers if worker in byzantine)
         self._honest = tuple(worker for worker in workers if worker not in byzantine)
@@ -70,7 +67,7 @@ class AttackGroup:
         rows = (*zip(self._honest, self._known, strict=True), *zip(self.byzantine, self._own, strict=True))
         self._rows: dict[int, Vector] = dict(rows)
         self._sent: dict[int, Mask] = {}
-        self._outgoing = {worker: resources.allocate(layout.size) for worker in self.byzantine}
+        self._outgoing = {worker: allocate(layout.size) for worker in self.byzantine}
         self._random = generator(seed, adversary.role, index, "attack")
         self._arrays = Arrays()
         self._rule = rule if isinstance(rule, Rule) and "rule" in attack.needs else None
@@ -188,70 +185,3 @@ class AttackGroup:
         context = Context(random=deepcopy(self._rule_state.random), state=arrays)
         rows = Updates.of(np.ascontiguousarray(updates, np.float32), self.layout)
         return combine_finite(self._rule, rows.onto(Destination(threads=self._threads)), context)[0].update
-
-
-class Knowledge:
-    """The layout of the model, the schedule, who is Byzantine, and the updates that workers have shown.
-
-    Attributes:
-        layout: the blocks of the d elements.
-        schedule: the rounds and epochs.
-        groups: the workers of each combiner; all workers, if the servers combine.
-    """
-
-    def __init__(
-        self, adversary: Peer, run: Run, layout: list[list[Any]], steps_per_epoch: int, resources: Resources
-    ) -> None:
-        """Take what the coordinator says of the model and its epochs.
-
-        Args:
-            adversary: the role.
-            run: the run.
-            layout: the table of `Layout.to_json`.
-            steps_per_epoch: the batches of the coordinator in an epoch.
-            resources: the resources of the machine that the adversary may use.
-        """
-        assert isinstance(run.attack, Omniscient), "the specification has been checked"
-        self._attack = run.attack
-        self._told = {"layout": layout, "steps_per_epoch": steps_per_epoch}
-        self.layout = Layout.from_json(layout)
-        self.schedule = schedule_of_rounds(run, steps_per_epoch)
-        byzantine = attackers(run.attack, run.topology.workers, run.seed)
-        self.groups = tuple(
-            AttackGroup(
-                adversary, index, workers, byzantine, run.attack, run.validation.rule, run.seed, self.layout, resources
-            )
-            for index, workers in enumerate(Roster.of(run).groups())
-        )
-        self._group_of = {worker: group for group in self.groups for worker in group.workers}
-
-    def group_of(self, worker: int) -> AttackGroup:
-        """Return the group that a worker belongs to."""
-        return self._group_of[worker]
-
-    def put(self, worker: int, copy: Copy) -> None:
-        """Take the update that a worker has shown; the layout fits."""
-        self._group_of[worker].put(worker, copy.mask, copy.values)
-
-    def attacks(self, worker: int, round: int, epoch: int) -> bool:
-        """Whether a worker's update may be replaced: the worker is Byzantine, and the attack is active."""
-        return worker in self._group_of[worker].byzantine and self._attack.active(round, epoch)
-
-    def state(self) -> State:
-        """Return what the coordinator said, and what the attack keeps from one round to the next."""
-        groups = {f"group{number}": group.state() for number, group in enumerate(self.groups)}
-        return State(facts=self._told).having(**groups)
-
-    def updates_state(self) -> State:
-        """Return copies of the updates that workers have shown."""
-        return State().having(**{f"group{number}": group.updates_state() for number, group in enumerate(self.groups)})
-
-    def restore(self, state: State) -> None:
-        """Restore what the attack keeps."""
-        for number, group in enumerate(self.groups):
-            group.restore(state.part(f"group{number}"))
-
-    def restore_updates(self, state: State) -> None:
-        """Restore the updates."""
-        for number, group in enumerate(self.groups):
-            group.restore_updates(state.part(f"group{number}"))

@@ -1,4 +1,4 @@
-"""The holder: combines its parts of all tensors. It is a state machine: a message in, effects out."""
+"""The aggregator of a process: combines its parts of all tensors. It is a state machine: a message in, effects out."""
 
 from __future__ import annotations
 
@@ -9,38 +9,45 @@ from functools import partial
 
 import numpy as np
 
+from hpcps.aggregation.collector import Collector, span, spans
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Declare, Given, Message, Missing, Peer, TensorResult, TensorUpdate, WhoIsMissing
 from hpcps.roles.events import Now, Send
-from hpcps.session.buckets import Bucket, all_of, span, spans
+from hpcps.session.buckets import Bucket, all_of
+from hpcps.session.combination import Combination
 from hpcps.session.elements import add
-from hpcps.session.reduction import ACCUMULATE, rule_of
+from hpcps.session.reduction import ACCUMULATE, compresses, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
-
-_Piece = tuple[int, int, Vector | None]
-"""A span that a worker has sent, as (first, stop), and its words; None if the worker gives nothing."""
 
 
 class _Collected:
-    """A bucket as its holder sees it: what each worker has sent of it, and the results.
+    """A bucket as its aggregator sees it: what each worker has sent of it, and the results.
 
     A slot is combined when all workers have sent it. Its result stays in its words until all workers have sent it
     again: before they do, they have copied the result.
     """
 
     def __init__(self, first: TensorPart, workers: Sequence[Peer], allocate: Allocate) -> None:
-        self.bucket = Bucket(first)
-        self.results = allocate(self.bucket.capacity)
-        self._sent = dict.fromkeys(workers, 0)
+        self.bucket = bucket = Bucket(first)
+        self.results = allocate(bucket.capacity)
+        self.rows = Collector[Vector](workers, self.cut)
         self.since = 0.0
         self.accumulates = first.tensor.declaration.reduction == ACCUMULATE
-        self._pieces: dict[Peer, list[_Piece]] = {worker: [] for worker in workers}
+        self._workers = len(workers)
+        # An encoding has any size: it is checked when it is decoded.
+        self._encoded = compresses(first.tensor.declaration.reduction)
         self._calls: dict[int, tuple[int, Peer]] = {}
         self._absent: defaultdict[int, list[set[int]]] = defaultdict(list)
         self.stored = 0
         self._weights: Vector = np.zeros(0, np.float32)
         self._answers: dict[Peer, Vector] = {}
+        self.combination = Combination(bucket, first.tensor, allocate)
+
+    def cut(self, row: Vector, begin: int, first: int, stop: int) -> Vector:
+        """Return the words of some slots in a row that begins at a slot; an encoded tensor is the only one."""
+        edges = self.bucket.edges
+        return row if self._encoded else row[edges[first] - edges[begin] : edges[stop] - edges[begin]]
 
     def store(self, first: int, stop: int) -> None:
         """Keep the results of a span as weights, to which workers add from now on; see `ACCUMULATE`."""
@@ -87,70 +94,34 @@ class _Collected:
         found = []
         for slot in range(first, stop) if self._absent else ():
             absent = self._absent.pop(slot, [])
-            if len(absent) == len(self._sent) and (blocks := set.intersection(*absent)):
+            if len(absent) == self._workers and (blocks := set.intersection(*absent)):
                 found.append((slot, tuple(sorted(blocks))))
         return tuple(found)
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
-        """Take a span of a worker, and return the spans that all workers have sent."""
-        slots, words = span(first, stop), self.bucket.words(first, stop)
-        if slots & self._sent[worker] or not self._fits(payload, words):
-            raise RunError(f"{worker} has sent slots {first} to {stop - 1} of bucket {self.bucket.number} wrongly")
-        self._sent[worker] |= slots
-        self._pieces[worker].append((first, stop, payload))
-        for sent in self._sent.values():
-            slots &= sent
-        return spans(slots)
+        """Take a span of a worker, and return the spans that all workers have sent.
 
-    def _fits(self, payload: Vector | None, words: slice) -> bool:
-        encoded = self.bucket.codec is not None  # an encoding has any size, and is checked when it is decoded
-        return payload is None or encoded or payload.size == words.stop - words.start
-
-    def take(self, first: int, stop: int) -> tuple[int, list[Vector]]:
-        """Remove the slots of a span that all workers have sent, up to the end of a piece of one of them.
-
-        Returns:
-            The end of the removed slots, and their words, in the order of the workers.
+        Raises:
+            RunError: it has sent them already, or another number of words.
         """
-        found = {
-            worker: next(k for k, (begin, end, _) in enumerate(pieces) if begin <= first < end)
-            for worker, pieces in self._pieces.items()
-        }
-        stop = min(stop, *(self._pieces[worker][k][1] for worker, k in found.items()))
-        edges = self.bucket.edges
-        rows: list[Vector] = []
-        for worker, k in found.items():
-            begin, end, payload = self._pieces[worker].pop(k)
-            for low, high in ((begin, first), (stop, end)):
-                if low < high:
-                    rest = None if payload is None else payload[edges[low] - edges[begin] : edges[high] - edges[begin]]
-                    self._pieces[worker].append((low, high, rest))
-            if payload is not None:
-                encoded = self.bucket.codec is not None
-                rows.append(payload if encoded else payload[edges[first] - edges[begin] : edges[stop] - edges[begin]])
-            self._sent[worker] &= ~span(first, stop)
+        words = self.bucket.words(first, stop)
+        fits = payload is None or self._encoded or payload.size == words.stop - words.start
+        try:
+            if fits:
+                return self.rows.put(worker, first, stop, payload)
+        except ValueError:
+            pass
+        raise RunError(f"{worker} has sent slots {first} to {stop - 1} of bucket {self.bucket.number} wrongly")
+
+    def take(self, first: int, stop: int) -> tuple[int, dict[Peer, Vector]]:
+        """Remove slots that all workers have sent; see `Collector.take`."""
+        stop, rows = self.rows.take(first, stop)
         for slot in range(first, stop) if self._calls else ():
             self._calls.pop(slot, None)
         return stop, rows
 
-    @property
-    def begun(self) -> bool:
-        """Whether a worker has sent slots that others have not."""
-        return any(self._sent.values())
 
-    def waiting_for(self, slot: int) -> list[Peer]:
-        """Return the workers that have not sent a slot."""
-        return [worker for worker, sent in self._sent.items() if not sent >> slot & 1]
-
-    def awaited_of(self, worker: Peer) -> int:
-        """Return the slots that other workers have sent, and this one has not."""
-        slots = 0
-        for sent in self._sent.values():
-            slots |= sent
-        return slots & ~self._sent[worker]
-
-
-class Holder:
+class Aggregator:
     """Combines its parts of all tensors, each as soon as all workers have sent it.
 
     Attributes:
@@ -161,7 +132,7 @@ class Holder:
         self,
         peer: Peer,
         workers: Sequence[Peer],
-        holders: Sequence[Peer],
+        aggregators: Sequence[Peer],
         allocate: Allocate,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -170,13 +141,13 @@ class Holder:
         Args:
             peer: the process.
             workers: all workers.
-            holders: all holders; the first one gets every declaration.
+            aggregators: all aggregators; the first one gets every declaration.
             allocate: returns memory to send from.
             clock: returns seconds.
         """
         self.peer = peer
         self._workers = tuple(workers)
-        self._holders = tuple(holders)
+        self._aggregators = tuple(aggregators)
         self._declared: dict[int, tuple[Declaration, Peer]] = {}
         self._collected: dict[int, _Collected] = {}
         self._disputed = False
@@ -199,7 +170,7 @@ class Holder:
             case WhoIsMissing(bucket=bucket, first=slot, slots=slots):
                 found = self._collected.get(bucket)
                 waits = found is not None and not found.stored >> slot & 1
-                names = tuple(str(peer) for peer in found.waiting_for(slot)) if found and waits else ()
+                names = tuple(str(peer) for peer in found.rows.waiting_for(slot)) if found and waits else ()
                 yield Send(source, Missing(bucket=bucket, first=slot, slots=slots, waiting_for=names))
             case _:
                 raise RunError(f"{self.peer} gets no {message.kind} from {source}")
@@ -217,8 +188,8 @@ class Holder:
     def _declare(self, source: Peer, declaration: Declaration) -> None:
         first, by = self._declared.setdefault(declaration.key, (declaration, source))
         if difference := declaration.difference(first):
-            # The first holder gets every declaration, so all processes hear of the same difference from it.
-            if self.peer != self._holders[0]:
+            # The first aggregator gets every declaration, so all processes hear of the same difference from it.
+            if self.peer != self._aggregators[0]:
                 self._disputed = True
                 return
             raise RunError(
@@ -234,9 +205,9 @@ class Holder:
                 f"{self.peer} cannot combine tensor '{declaration.name}' of {source}: {error}. If a plugin defines it, "
                 "every process must know the plugin, also a server: start with `hpcps launch --plugin FILE`"
             ) from error
-        tensor = Tensor(declaration, self._holders, rule)
+        tensor = Tensor(declaration, self._aggregators, rule)
         for part in tensor.parts:
-            if part.holder == self.peer:
+            if part.aggregator == self.peer:
                 if declaration.bucket not in self._collected:
                     self._collected[declaration.bucket] = _Collected(part, self._workers, self._allocate)
                 self._collected[declaration.bucket].bucket.add(part)
@@ -247,16 +218,14 @@ class Holder:
         collected = self._collected[message.bucket]
         first, end = message.bounds
         payload = message.values if isinstance(message, TensorUpdate) else None
-        slots, edges = span(first, end), collected.bucket.edges
+        slots = span(first, end)
         for slot, call in message.calls:
             collected.check_call(source, slot, call)
         for slot, blocks in message.unused:
             collected.note_absent(slot, blocks)
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in spans(found):
-                part = payload
-                if payload is not None and collected.bucket.codec is None:
-                    part = payload[edges[low] - edges[first] : edges[stop] - edges[first]]
+                part = None if payload is None else collected.cut(payload, first, low, stop)
                 if stored:
                     weights, answer = collected.weights(source, low, stop, self._allocate)
                     yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)
@@ -270,7 +239,7 @@ class Holder:
         self, source: Peer, collected: _Collected, first: int, end: int, payload: Vector | None
     ) -> Iterator[Send | Now]:
         """Combine the slots of a span that all workers have sent now."""
-        if not collected.begun:
+        if not collected.rows.begun:
             collected.since = self._clock()
         for low, high in collected.put(source, first, end, payload):
             now = self._clock()
@@ -279,14 +248,12 @@ class Holder:
             while low < high:
                 stop, rows = collected.take(low, high)
                 out = collected.results[collected.bucket.words(low, stop)]
-                yield Now("combine", partial(collected.bucket.combine, low, stop, rows, out), out.size)
+                yield Now("combine", partial(collected.combination.combine, low, stop, rows, out), out.size)
                 if collected.accumulates:
                     collected.store(low, stop)
-                results = collected.bucket.results
-                words = out if results is None else results.encode(out, self._allocate)
                 combined = TensorResult(
                     bucket=collected.bucket.number, first=low, slots=all_of(stop - low),
-                    unused=collected.unused(low, stop), values=words,
+                    unused=collected.unused(low, stop), values=collected.combination.sent(out),
                 )  # fmt: skip
                 for worker in self._workers:
                     if worker not in self._left:
@@ -296,9 +263,9 @@ class Holder:
     def _check(self, collected: _Collected) -> None:
         """Raise an error if workers wait for one that has left."""
         for worker, why in self._left.items():
-            if slots := collected.awaited_of(worker):
+            if slots := collected.rows.awaited_of(worker):
                 slot = next(spans(slots))[0]
-                missing = collected.waiting_for(slot)
+                missing = collected.rows.waiting_for(slot)
                 waiting = ", ".join(str(each) for each in self._workers if each not in (*missing, *self._left))
                 raise RunError(
                     f"{waiting or 'a worker'} waited for {worker} in tensor "
