@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-from generate import commands, components, messages, packages, protocol, python  # noqa: E402
+from generate import commands, components, messages, packages, protocol, python, stages  # noqa: E402
 
 GENERATED = {
     "commands": commands.reference,
@@ -25,6 +25,7 @@ GENERATED = {
     "package-diagram": lambda: packages.drawing(ROOT / "hpcps"),
     "package-table": lambda: packages.table(ROOT / "hpcps"),
     "python": python.reference,
+    "stages": stages.tables,
 }
 # The sentence tells readers of the source why the page has no content there.
 _MARK = re.compile(r"<!-- generated: ([a-z-]+) --> `make docs` writes this part\.")

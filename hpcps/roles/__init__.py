@@ -10,7 +10,7 @@
 - `evaluation`: when the coordinator evaluates a model, or has the evaluator do it
 - `evaluation_job`: a model to evaluate, and its evaluation
 - `evaluator`: the evaluator, and how the coordinator gives it the models
-- `events`: events, effects, and the stages of roles; start here
+- `events`: events and effects; start here
 - `knowledge`: what the adversary knows of a run
 - `local_steps`: how many local steps a role takes, and in which groups
 - `local_training`: the way of a training role from one model to the next
@@ -19,6 +19,7 @@
 - `queries`: a role asks how many local steps it may take, and server 0 answers
 - `resources`: the part of a machine that a role may use
 - `single_process`: the single-process baseline
+- `stages`: the stages of each role, and what leads from one to the next
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `training_role`: a role that trains: what workers and validators have in common
 - `update/`: how a worker makes its update of its local steps: memory, attack, partitions, encoding

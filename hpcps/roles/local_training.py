@@ -25,13 +25,13 @@ from hpcps.roles.events import (
     SetDeadline,
     Snapped,
     Snapshot,
-    Stage,
     Start,
 )
 from hpcps.roles.local_steps import LocalSteps
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.queries import QueriedSteps
 from hpcps.roles.resources import Resources
+from hpcps.roles.stages import Stage, StageMachine, StageTable, Trigger
 from hpcps.roles.sync.abandoning import AbandonableSteps
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -42,6 +42,10 @@ class TrainedRole(Protocol):
     """What local training needs of its role, which is a `TrainingRole`; see there."""
 
     peer: Peer
+
+    @property
+    def stages(self) -> StageTable:
+        """The table of its stages."""
 
     @property
     def steps_before_model(self) -> int:
@@ -82,7 +86,6 @@ class LocalTraining:
 
     Attributes:
         round: the number of the round or cycle.
-        stage: what the role does at present.
         flags: those of the model adopted last.
         version: how many updates the model adopted last holds (asynchronous).
         log_epoch: the epoch of the servers' log at that model (asynchronous); the epochs that were over when the round
@@ -111,7 +114,7 @@ class LocalTraining:
             inbox: the next model; by default that of the servers.
         """
         self.round = 0
-        self.stage = Stage.STARTING
+        self._stages = StageMachine(role.stages)
         self.flags = Flag.NONE
         self.version = self.log_epoch = 0
         self._progress = 0.0
@@ -132,6 +135,15 @@ class LocalTraining:
         fields = role.fields_of_evaluation
         self._evaluations = Evaluations(peer, run, trainer, self._schedule, fields, resources.on_host)
         self.evaluator = self._evaluations.client
+
+    @property
+    def stage(self) -> Stage:
+        """What the role does at present."""
+        return self._stages.stage
+
+    def on(self, trigger: Trigger) -> None:
+        """Change the stage as the table of the role says."""
+        self._stages.on(trigger)
 
     @property
     def over(self) -> bool:
@@ -194,7 +206,7 @@ class LocalTraining:
         """Give the servers the initial weights, if this role is the coordinator; then wait for the model."""
         if self.is_coordinator:
             yield from self._role.initial_messages(self._evaluations.averages)
-        self.stage = Stage.WAITING_FOR_MODEL
+        self.on(Trigger.READY)
         # The model may be here already, if the first step of this role takes longer than that of the coordinator.
         yield from self.adopt_when_complete()
 
@@ -204,7 +216,7 @@ class LocalTraining:
             return
         yield SetDeadline(self.inbox.waiting_for)
         if self.inbox.complete:
-            self.stage = Stage.TRAINING
+            self.on(Trigger.MODEL_COMPLETE)
             if self._misses_rounds:
                 self.round = self.inbox.round
             yield Compute("adopt", self._adopt, elements=self.base.size)
@@ -242,9 +254,9 @@ class LocalTraining:
         last = bool(self.inbox.flags & Flag.LAST)
         self.inbox.clear()
         if last:
+            self.on(Trigger.LAST_MODEL)
             yield from self._evaluations.when_over(self._evaluations.finish)
             return
-        self.stage = Stage.TRAINING
         yield from self._steps.begin(self.round, in_segments=self.is_coordinator)
 
     def _end_segment(self, time: float) -> Iterator[Effect]:
@@ -270,12 +282,12 @@ class LocalTraining:
 
     def snapshot_before_model(self, position: int) -> Iterator[Effect]:
         """Write a checkpoint once no evaluation is under way; then wait for the next model."""
-        self.stage = Stage.CHECKPOINTING
+        self.on(Trigger.CHECKPOINT_DUE)
         yield from self._evaluations.when_over(partial(self._snapshot_and_wait, position))
 
     def _snapshot_and_wait(self, position: int) -> Iterator[Effect]:
         yield from self.snapshot(position)
-        self.stage = Stage.WAITING_FOR_MODEL
+        self.on(Trigger.CHECKPOINT_WRITTEN)
         yield from self.adopt_when_complete()
 
     def snapshot(self, position: int) -> Iterator[Effect]:
@@ -297,4 +309,4 @@ class LocalTraining:
         elif self._run.train.mode == "async":
             # The checkpoint may be written inside a cycle, which counts as over if its steps are done.
             self.round = self._trainer.steps_done // self._run.train.steps_per_round
-        self.stage = Stage.WAITING_FOR_MODEL
+        self.on(Trigger.RESUMED)

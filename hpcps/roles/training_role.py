@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
+from hpcps.roles.stages import StageTable
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.schedule import learning_rate, schedule_of
@@ -26,7 +28,13 @@ from hpcps.training.trainer import Trainer
 
 
 class TrainingRole(MessagingRole):
-    """A worker or a validator. A subclass says how it takes local steps, and what it does after them."""
+    """A worker or a validator. A subclass says how it takes local steps, and what it does after them.
+
+    Attributes:
+        stages: the table of its stages.
+    """
+
+    stages: ClassVar[StageTable]
 
     def __init__(
         self,

@@ -9,9 +9,10 @@ from functools import partial
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Peer
-from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed, Stage
+from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
+from hpcps.roles.stages import Trigger
 from hpcps.roles.training_role import TrainingRole
 from hpcps.roles.update.packer import Packed, Packer
 from hpcps.roles.update.partitions import UpdatePart
@@ -53,7 +54,7 @@ class Worker(TrainingRole):
     def after_steps(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
         training = self._training
-        training.stage = Stage.PACKING
+        training.on(Trigger.STEPS_DONE)
         pack = partial(
             self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
         )

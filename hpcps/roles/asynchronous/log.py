@@ -28,8 +28,9 @@ from hpcps.protocol.messages import (
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import SERVER_0, Roster, shards_of
 from hpcps.roles.checks import rejection, wrong_rate
-from hpcps.roles.events import Effect, Finish, Send, Stage
+from hpcps.roles.events import Effect, Finish, Send
 from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
 
 

@@ -38,7 +38,6 @@ from hpcps.roles.events import (
     Record,
     Save,
     Send,
-    ServerStage,
     SetDeadline,
     Snapped,
     Snapshot,
@@ -47,6 +46,7 @@ from hpcps.roles.events import (
 )
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.spec.schema import Run
 
 
@@ -67,7 +67,7 @@ class AsyncServer(MessagingRole):
         self._shard: AsyncShard | None = None
         self._diverged = False
         self._checkpoint = CheckpointParts(self._roster)
-        self._stage = ServerStage.STARTING
+        self._stages = StageMachine(ASYNC_SERVER)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
@@ -94,7 +94,7 @@ class AsyncServer(MessagingRole):
         elif isinstance(message, PartWritten) and self.keeps_checkpoints:
             yield from self._checkpoint.take(source, message)
             yield from self._checkpoint_when_due(due=self._checkpoint.wanted and not self._checkpoint.suspending)
-        elif self._stage is ServerStage.SUSPENDING:
+        elif self._stages.stage is Stage.SUSPENDING:
             # It comes after the checkpoint at which the run is suspended; a resumed run sends it again.
             return
         elif source in self._log.submitters:
@@ -114,7 +114,7 @@ class AsyncServer(MessagingRole):
 
     def _present(self, shard: AsyncShard) -> Iterator[Effect]:
         """Send everyone the model that they begin with."""
-        self._stage = ServerStage.SERVING
+        self._stages.on(Trigger.INITIAL_MODEL)
         for reader in self._roster.readers():
             yield Send(reader, shard.reply(reader, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
@@ -168,7 +168,7 @@ class AsyncServer(MessagingRole):
             yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
         else:
             yield report(event)
-            if self._stage is ServerStage.SUSPENDING:
+            if self._stages.stage is Stage.SUSPENDING:
                 yield Finish(suspended=True)
 
     @property
@@ -229,14 +229,14 @@ class AsyncServer(MessagingRole):
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(entry))
         yield from self._execute(entry, place, shard)
-        if self._stage is ServerStage.SERVING:
+        if self._stages.stage is Stage.SERVING:
             yield from self._checkpoint_when_due(due=periodic(self._run.checkpoint.every, before, place.epoch))
 
     def _execute_ordered(self, shard: AsyncShard) -> Iterator[Effect]:
         """Execute the entries that have come and have their place."""
         while (ready := self._log.take()) is not None:
             yield from self._execute(*ready, shard)
-            if self._stage is not ServerStage.SERVING:
+            if self._stages.stage is not Stage.SERVING:
                 return
         yield SetDeadline(self._waiting_for)
 
@@ -266,14 +266,14 @@ class AsyncServer(MessagingRole):
             yield from self._finish(entry, place, shard)
         elif entry.kind is EntryKind.CHECKPOINT:
             if entry.flags & Flag.SUSPEND:
-                self._stage = ServerStage.SUSPENDING
+                self._stages.on(Trigger.SUSPENSION_DUE)
             yield Snapshot(place.index, self.state())
         else:
             yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied))
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""
-        self._stage = ServerStage.FINISHED
+        self._stages.on(Trigger.ROUNDS_OVER)
         last = shard.reply(entry.reader, entry.request, place, last=True)
         for reader in self._roster.readers():
             yield Send(reader, last if reader == self._roster.coordinator else replace(last, values=last.values[:0]))

@@ -19,8 +19,9 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
-from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
+from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
@@ -34,6 +35,8 @@ class AsyncValidator(TrainingRole):
     It sends the accepted part of an update to the servers, which answer the worker. Under a rule that needs no
     reference it only runs its batches, which feeds its BatchNorm statistics and counts its epochs.
     """
+
+    stages = ASYNC_VALIDATOR
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         super().__init__(peer, run, trainer, resources)
@@ -149,7 +152,7 @@ class AsyncValidator(TrainingRole):
     def _handle_updates(self, count: int) -> Iterator[Effect]:
         """Handle so many of the workers' messages before the next refresh."""
         self._left = count
-        self._training.stage = Stage.GATHERING
+        self._training.on(Trigger.STEPS_DONE)
         yield from self._handle_next()
 
     def _handle_next(self) -> Iterator[Effect]:
@@ -165,7 +168,7 @@ class AsyncValidator(TrainingRole):
                 yield from self._log.submit(self._entry(EntryKind.READ, entry.reader, entry.request))
             yield from self._handled()
         else:
-            self._training.stage = Stage.COMBINING
+            self._training.on(Trigger.UPDATES_COMPLETE)
             alpha = self._settings.alpha_in(self._decay_epoch)
             work = partial(self._filter, entry, alpha, self._reference, self._loss)
             yield Compute("combine", work, elements=self._trainer.layout.size)
@@ -181,7 +184,7 @@ class AsyncValidator(TrainingRole):
             yield not_finite(update.reader, filtered.rejected)
         self._participants.append(update.reader.index)
         self._tally.add(filtered.tally)
-        self._training.stage = Stage.GATHERING
+        self._training.on(Trigger.COMBINED)
         yield from self._handled()
 
     def _handled(self) -> Iterator[Effect]:
@@ -196,7 +199,7 @@ class AsyncValidator(TrainingRole):
         self._participants, self._absent, self._malformed, self._tally = [], [], 0, Tally()
         training.round += 1
         kind = EntryKind.STOP if training.over else EntryKind.READ
-        training.stage = Stage.STOPPING if training.over else Stage.WAITING_FOR_MODEL
+        training.on(Trigger.ROUNDS_OVER if training.over else Trigger.ALL_HANDLED)
         yield from self._log.submit(self._entry(kind, self.peer, self._log.request + 1))
         yield from self._log.ask()
 

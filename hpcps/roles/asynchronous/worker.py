@@ -10,8 +10,9 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send, Stage
+from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import ASYNC_WORKER, Trigger
 from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.rules import AsyncRule
@@ -26,6 +27,8 @@ class AsyncWorker(Worker):
 
     The residual is all that a checkpoint keeps of an update that is on its way.
     """
+
+    stages = ASYNC_WORKER
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         self._settings = run.asynchronous
@@ -82,14 +85,15 @@ class AsyncWorker(Worker):
         yield Record("round", {**training.record_fields(), **packed.fields(), "version": training.version})
         training.round += 1
         if training.over:
-            training.stage = Stage.STOPPING
+            training.on(Trigger.ROUNDS_OVER)
             number = self._log.request = self._log.next_number()
             training.inbox.clear()
             yield from self._log.submit(LogEntry(EntryKind.STOP, self.peer, number, self.peer, number))
         elif answered:
-            training.stage = Stage.WAITING_FOR_MODEL
+            training.on(Trigger.UPDATE_SENT)
             yield from self._log.ask()
         else:
+            training.on(Trigger.UPDATE_GROWS)
             # The worker handles messages between two cycles, so that it hears of the end of the run.
             yield Drain()
 

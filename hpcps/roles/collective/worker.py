@@ -25,12 +25,12 @@ from hpcps.roles.events import (
     Send,
     SetDeadline,
     Snapped,
-    Stage,
     Start,
     StopRequested,
 )
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import SYNC_WORKER, Stage, Trigger
 from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
@@ -118,6 +118,8 @@ class CollectiveWorker(Worker):
     The coordinator passes the initial weights along the ring of the workers and is the checkpoint coordinator. Every
     worker screens its own update: a block that is not finite does not enter the sum.
     """
+
+    stages = SYNC_WORKER
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         self._allocate = resources.allocate
@@ -210,7 +212,7 @@ class CollectiveWorker(Worker):
 
     def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Add the finite blocks of the update to the sum of all workers."""
-        self._training.stage = Stage.SENDING
+        self._training.on(Trigger.UPDATE_READY)
         values = self._unpack(packed)
         refused = clear_not_finite(self._trainer.layout, values)
         if refused.any():
@@ -257,7 +259,7 @@ class CollectiveWorker(Worker):
         if Flag.SNAPSHOT in flags:
             yield from training.snapshot_before_model(training.round)
         else:
-            training.stage = Stage.WAITING_FOR_MODEL
+            training.on(Trigger.ALL_SENT)
             yield from training.adopt_when_complete()
 
     def _report_model(self) -> Iterator[Effect]:

@@ -17,8 +17,9 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.checks import not_finite, rejection, wrong_size
 from hpcps.roles.evaluation import Continuation
-from hpcps.roles.events import Effect, Send, SetDeadline, Stage
+from hpcps.roles.events import Effect, Send, SetDeadline
 from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.stages import Stage, Trigger
 from hpcps.rules import Combined, Context, Rule
 from hpcps.rules.base import combine_received
 
@@ -150,7 +151,7 @@ class PartitionSender:
             self._written = position
             yield from training.snapshot_before_model(position)
         else:
-            training.stage = Stage.WAITING_FOR_MODEL
+            training.on(Trigger.ALL_SENT)
             yield from training.adopt_when_complete()
 
 

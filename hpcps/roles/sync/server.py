@@ -43,7 +43,6 @@ from hpcps.roles.events import (
     Resumed,
     Save,
     Send,
-    ServerStage,
     SetDeadline,
     Snapped,
     Snapshot,
@@ -53,6 +52,7 @@ from hpcps.roles.events import (
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.queries import QueryAnswers
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import SYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.roles.sync.partitions import PartitionCollector, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.sync.readers import readers_of
@@ -96,7 +96,7 @@ class SyncServer(MessagingRole):
         self._takes = (CombinedUpdate,) if validators else (Update, Absent)
         self._readers = readers_of(run, 0)
         self._part: _Part | None = None
-        self._stage = ServerStage.STARTING
+        self._stages = StageMachine(SYNC_SERVER)
         self._diverged = self._due = False
         self._moment = 0.0
         self._checkpoint = CheckpointParts(self._roster)
@@ -143,7 +143,7 @@ class SyncServer(MessagingRole):
             yield from self._initialise(source, message)
         elif isinstance(message, RunEnds) and source == SERVER_0 and isinstance(self._part.schedule, OpenSchedule):
             self._part.schedule.learn(message.round, self._run.train.epochs)
-            if self.round == message.round and self._stage is ServerStage.GATHERING:
+            if self.round == message.round and self._stages.stage is Stage.GATHERING:
                 yield from self._begin_round(self._part)
         elif isinstance(message, PartWritten) and self.keeps_checkpoints:
             yield from self._checkpoint.take(source, message)
@@ -250,7 +250,7 @@ class SyncServer(MessagingRole):
             yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
         else:
             yield report(event)
-        if self._stage is not ServerStage.SUSPENDING:
+        if self._stages.stage is not Stage.SUSPENDING:
             yield from self._publish(self._part)
         elif not self.keeps_checkpoints:
             yield Finish(suspended=True)
@@ -318,25 +318,26 @@ class SyncServer(MessagingRole):
             if self._answers is not None:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
                     yield Send(peer, RunEnds(round=self.round))
-            self._stage = ServerStage.FINISHED
+            self._stages.on(Trigger.ROUNDS_OVER)
             yield Save(f"final/{self.peer}", on_host(part.shard.now.held))
             yield Finish()
         else:
-            self._stage = ServerStage.GATHERING
+            starting = self._stages.stage is Stage.STARTING
+            self._stages.on(Trigger.INITIAL_MODEL if starting else Trigger.ROUND_BEGINS)
             yield from self._combine_when_ready(part)
 
     def _combine_when_ready(self, part: _Part) -> Iterator[Effect]:
         yield from part.collector.close(self.round, everyone=Flag.EVERYONE in self._announced)
-        if self._stage is ServerStage.GATHERING:
+        if self._stages.stage is Stage.GATHERING:
             yield SetDeadline(part.collector.waiting_for)
             if part.collector.ready:
-                self._stage = ServerStage.COMBINING
+                self._stages.on(Trigger.UPDATES_COMPLETE)
                 combine = partial(part.shard.combine, part.collector, self._rule, self._rule_state)
                 yield Compute("combine", combine, elements=part.collector.elements)
 
     def _combined(self, part: _Part) -> Iterator[Effect]:
         """Send the new partition of the next model, unless a checkpoint comes first; go on."""
-        self._stage = ServerStage.GATHERING
+        self._stages.on(Trigger.COMBINED)
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
         if snapshot:  # else the partition of the next model is the credit
@@ -357,7 +358,7 @@ class SyncServer(MessagingRole):
                 yield Send(worker, WriteCheckpoint(position=round + 1, flags=flags))
         yield from self._end_round(part)
         if snapshot:
-            self._stage = ServerStage.SUSPENDING if Flag.SUSPEND in self._flags else ServerStage.CHECKPOINTING
+            self._stages.on(Trigger.SUSPENSION_DUE if Flag.SUSPEND in self._flags else Trigger.CHECKPOINT_DUE)
             yield Snapshot(self.round, self.state())
         else:
             yield from self._begin_round(part)

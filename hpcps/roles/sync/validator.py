@@ -15,8 +15,9 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Stage
+from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import SYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
@@ -32,6 +33,8 @@ class SyncValidator(TrainingRole):
     Under a rule that needs a reference it trains on its own shard to know what an update should look like; under the
     others it only runs its batches, which feeds its BatchNorm statistics.
     """
+
+    stages = SYNC_VALIDATOR
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         super().__init__(peer, run, trainer, resources)
@@ -106,7 +109,7 @@ class SyncValidator(TrainingRole):
 
     def after_steps(self) -> Iterator[Effect]:
         """Begin to combine updates: the own local steps are done."""
-        self._training.stage = Stage.GATHERING
+        self._training.on(Trigger.STEPS_DONE)
         yield from self._combine_when_ready()
 
     def _close(self) -> Iterator[Effect]:
@@ -121,7 +124,7 @@ class SyncValidator(TrainingRole):
             return
         yield SetDeadline(self._collector.waiting_for)
         if self._collector.ready:
-            self._training.stage = Stage.COMBINING
+            self._training.on(Trigger.UPDATES_COMPLETE)
             yield Compute("combine", self._combine, elements=self._collector.elements)
 
     def _combine(self) -> Combined:
@@ -150,10 +153,10 @@ class SyncValidator(TrainingRole):
             )  # fmt: skip
             yield from self._sender.put(Peer("server", server), combined)
         if collector.done:
-            self._training.stage = Stage.SENDING
+            self._training.on(Trigger.ALL_COMBINED)
             yield from self._sender.end_when_sent()
         else:
-            self._training.stage = Stage.GATHERING
+            self._training.on(Trigger.COMBINED)
             yield from self._combine_when_ready()
 
     def _record_round(self) -> Iterator[Effect]:

@@ -10,8 +10,9 @@ from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage, StopRequested
+from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, StopRequested
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import SYNC_WORKER, Trigger
 from hpcps.roles.sync.last_answer import LastAnswer
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.roles.update.packer import Packed
@@ -23,6 +24,8 @@ from hpcps.training.trainer import Trainer
 
 class SyncWorker(Worker):
     """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send."""
+
+    stages = SYNC_WORKER
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         self._receivers = Roster.of(run).combiners_of(peer.index)
@@ -81,7 +84,7 @@ class SyncWorker(Worker):
     def _send_update(self) -> Iterator[Effect]:
         """Send the update as fast as it is taken; then wait for the next model."""
         assert self._packed is not None, "it has been packed"
-        self._training.stage = Stage.SENDING
+        self._training.on(Trigger.UPDATE_READY)
         if self._answer is not None:
             self._answer.end(self._moment)
         for place in range(len(self._packed.parts)):
@@ -109,7 +112,8 @@ class SyncWorker(Worker):
         """Send the answer of a checkpoint, which its combiners had not got then."""
         assert self._answer is not None, "the run has a quorum"
         self._owes, self._packed, training = False, None, self._training
-        training.round, training.stage, training.flags = self._answer.round, Stage.SENDING, Flag.NONE
+        training.on(Trigger.SENDS_AGAIN)
+        training.round, training.flags = self._answer.round, Flag.NONE
         for to, answer in self._answer.messages:
             yield from self._send_part(to, answer)
         yield from self._sender.end_when_sent()
