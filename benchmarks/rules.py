@@ -82,11 +82,11 @@ def numpy_alone() -> Iterator[None]:
 def read_pass(data: Data, threads: int) -> Callable[[], Any]:
     """Read all updates once; each thread reads its part from start to end."""
     from hpcps.numerics.kernels.memory import largest
-    from hpcps.numerics.kernels.places import Places
+    from hpcps.numerics.kernels.pointers import PointerTable
 
     count = data.elements
     pieces = np.array([(0, a, a + 65536) for a in range(0, count - 65536, 65536)], np.int64)
-    places = Places(np.empty(0, np.int64), np.array([0, count]), pieces)
+    places = PointerTable(np.empty(0, np.int64), np.array([0, count]), pieces)
     return lambda: places.run(lambda table, a, b: largest(data.values[65536 * a : 65536 * b]), threads)
 
 

@@ -12,7 +12,7 @@ class Fixed(Compressor):
     """Rounds each value to a multiple of `step`, up to 32767 steps."""
 
     kind: Literal["fixed"] = "fixed"
-    sees: ClassVar[str] = "coordinate"
+    granularity: ClassVar[str] = "coordinate"
     step: float = Field(1e-5, gt=0, description="The distance between two values.")
 
     def most_bytes(self, n):

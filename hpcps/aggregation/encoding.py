@@ -49,15 +49,15 @@ class UpdateEncoder:
         self, codec: Codec, second: Codec | None, layout: Layout, partitions: Sequence[Partition], allocate: Allocate
     ) -> None:
         self.codec, self._second, self._partitions = codec, second, tuple(partitions)
-        most = (codec.most_words(part.layout, part.blocks.start) for part in self._partitions)
+        most = (codec.most_elements(part.layout, part.blocks.start) for part in self._partitions)
         self._rooms = [slice(*bounds) for bounds in pairwise(accumulate(most, initial=0))]
-        self._words = allocate(self._rooms[-1].stop)
-        self._attacked_words = allocate(self._rooms[-1].stop if second else 0)
+        self._room = allocate(self._rooms[-1].stop)
+        self._attacked_room = allocate(self._rooms[-1].stop if second else 0)
         self.estimate = np.zeros(layout.size if codec.estimates else 0, np.float32)
         self.attacked = second is not None
 
     def encode(self, place: int, mask: Mask, payload: Vector, errors: Vector | None) -> Vector:
-        """Return the words of a partition, which stay valid until its next update.
+        """Return the encoding of a partition, which stays valid until its next update.
 
         Args:
             place: the place of the partition in the order of sending.
@@ -65,34 +65,34 @@ class UpdateEncoder:
             payload: these blocks, one after another.
             errors: gets what the encoding loses, see `Codec.encode`.
         """
-        partition, out = self._partitions[place], self._words[self._rooms[place]]
+        partition, out = self._partitions[place], self._room[self._rooms[place]]
         of_part = partition.layout, partition.blocks.start, mask, payload
         if self.codec.estimates:
             return self.codec.encode_difference(*of_part, self.estimate[partition.columns], out)
         return self.codec.encode(*of_part, out, errors)
 
-    def decode(self, place: int, mask: Mask, words: Vector, out: Vector) -> None:
+    def decode(self, place: int, mask: Mask, encoded: Vector, out: Vector) -> None:
         """Write what combiners decode of a partition into its places of a vector `[d]`; blocks not sent become zero."""
         partition = self._partitions[place]
-        values = self.codec.decode(partition.layout, partition.blocks.start, mask, words)
+        values = self.codec.decode(partition.layout, partition.blocks.start, mask, encoded)
         unpack(partition.layout, values, mask, out[partition.columns])
 
-    def encode_attacked(self, place: int, mask: Mask, words: Vector, attacked: Mask, values: Vector) -> Vector:
-        """Return the words of a partition in which some blocks are encoded anew.
+    def encode_attacked(self, place: int, mask: Mask, encoded: Vector, attacked: Mask, values: Vector) -> Vector:
+        """Return the encoding of a partition in which some blocks are encoded anew.
 
         Args:
             place: the place of the partition in the order of sending.
             mask: the blocks of the partition that are sent.
-            words: its honest words.
+            encoded: its honest encoding.
             attacked: the blocks that are attacked, of the whole update `[B]`.
             values: their values `[d]`.
         """
         assert self._second is not None, "the attack acts on what is encoded"
         partition = self._partitions[place]
         if not attacked[partition.blocks].any():
-            return words
-        given = attacked[partition.blocks], values[partition.columns], self._attacked_words[self._rooms[place]]
-        return self._second.encode_anew(partition.layout, partition.blocks.start, mask, words, *given)
+            return encoded
+        given = attacked[partition.blocks], values[partition.columns], self._attacked_room[self._rooms[place]]
+        return self._second.encode_anew(partition.layout, partition.blocks.start, mask, encoded, *given)
 
     def state(self) -> dict[str, State]:
         """Return what the codecs keep of each block, for a checkpoint; the estimate is saved by its owner."""
@@ -132,31 +132,31 @@ class UpdateDecoder:
         self._codec, self._first_block, self._size, self._resumes = codec, first_block, size, resumes
         self._estimates: dict[Peer, Vector] = {}
 
-    def __call__(self, sender: Peer, mask: Mask, words: Vector, partition: Partition) -> tuple[Vector, str | None]:
+    def __call__(self, sender: Peer, mask: Mask, encoded: Vector, partition: Partition) -> tuple[Vector, str | None]:
         """Return the values of a partition, one block after another, and what is wrong with it; None if nothing is.
 
         Args:
             sender: the worker.
             mask: the blocks that it sends `[B]`.
-            words: these blocks, or what the compressor made of them.
+            encoded: these blocks, or what the compressor made of them.
             partition: the partition.
         """
         layout, codec = partition.layout, self._codec
         if codec is None:
-            return words, wrong_blocks(mask, words, layout)
+            return encoded, wrong_blocks(mask, encoded, layout)
         reason = wrong_mask(mask, layout)
         if reason or not mask.size:
-            return words, reason
+            return encoded, reason
         first = self._first_block + partition.blocks.start
         try:
             if not codec.estimates:
-                return codec.decode(layout, first, mask, words), None
+                return codec.decode(layout, first, mask, encoded), None
             if sender not in self._estimates:
                 self._estimates[sender] = np.zeros(self._size, np.float32)
             estimate = self._estimates[sender][partition.columns]
-            return codec.decode_difference(layout, first, mask, words, estimate), None
+            return codec.decode_difference(layout, first, mask, encoded, estimate), None
         except ValueError as error:
-            return words, str(error)
+            return encoded, str(error)
 
     @property
     def kept(self) -> Mapping[str, Kept]:

@@ -15,7 +15,7 @@ from hpcps.rules import Combined, Rule
 
 @dataclass
 class Tally:
-    """Counts of (update, block) pairs over some rounds; `turned` counts negated pairs.
+    """Counts of (update, block) pairs over some rounds.
 
     `accepted` and `accepted_sent` are None if the rule did not state them in one of the rounds.
     """
@@ -25,7 +25,7 @@ class Tally:
     accepted: int | None = 0
     accepted_sent: int | None = 0
     rejected: int = 0
-    turned: int = 0
+    negated: int = 0
 
     def add(self, other: Tally) -> None:
         """Add another tally's counts to this one's."""
@@ -34,10 +34,10 @@ class Tally:
         self.accepted = _sum(self.accepted, other.accepted)
         self.accepted_sent = _sum(self.accepted_sent, other.accepted_sent)
         self.rejected += other.rejected
-        self.turned += other.turned
+        self.negated += other.negated
 
     def fields(self) -> dict[str, object]:
-        """Return the fields of the record of a round, without `turned`."""
+        """Return the fields of the record of a round, without `negated`."""
         return {
             "received_pairs": self.received,
             "sent_pairs": self.sent,
@@ -49,13 +49,15 @@ class Tally:
         }
 
     def state(self) -> State:
-        """Return the counts, for a checkpoint."""
-        return State(facts=asdict(self))
+        """Return the counts, for a checkpoint; there as in records, negated pairs are called `turned`."""
+        facts = asdict(self)
+        return State(facts=facts | {"turned": facts.pop("negated")})
 
     @staticmethod
     def restored(state: State) -> Tally:
         """Return the tally that had this state."""
-        return Tally(**state.facts)
+        facts = dict(state.facts)
+        return Tally(negated=facts.pop("turned"), **facts)
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -22,7 +22,7 @@ from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup
 from hpcps.spec.settings import of_headings
-from hpcps.training.trial import cautions_of_compression, try_components
+from hpcps.training.trial import try_components, warnings_of_compression
 
 _MOST_QUORUMS = 3
 """Descriptions of quorums that are printed in full."""
@@ -65,14 +65,14 @@ def handle(args: argparse.Namespace) -> int:
     results = args.results.absolute() / experiment.name
     # The file may be for another machine, and no folder is created here.
     there = next(path for path in (results, *results.parents) if path.exists())
-    for caution in dict.fromkeys(cautions_of_compression(point.run for point in points)):
-        print(f"hpcps: caution: {caution}", file=sys.stderr)
+    for warning in dict.fromkeys(warnings_of_compression(point.run for point in points)):
+        print(f"hpcps: warning: {warning}", file=sys.stderr)
     if short := _short_of_shm(points, hosts):
         print(
-            f"hpcps: caution: {short}; `hpcps doctor FILE` measures what the MPI of this machine needs", file=sys.stderr
+            f"hpcps: warning: {short}; `hpcps doctor FILE` measures what the MPI of this machine needs", file=sys.stderr
         )
     for error in (*refusals(points, there), *_without_gpu(points)):
-        print(f"hpcps: caution: `hpcps run` refuses it on this machine: {error}", file=sys.stderr)
+        print(f"hpcps: warning: `hpcps run` refuses it on this machine: {error}", file=sys.stderr)
     return 0
 
 
@@ -114,8 +114,8 @@ def summary(experiment: LoadedExperiment) -> str:
     lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in points]
     if experiment.search:
         lines += ["", *_search(experiment.search)]
-    if experiment.cautions:
-        lines += ["", *(f"caution: {caution}" for caution in experiment.cautions)]
+    if experiment.warnings:
+        lines += ["", *(f"warning: {warning}" for warning in experiment.warnings)]
     return "\n".join(lines)
 
 

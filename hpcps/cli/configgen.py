@@ -127,8 +127,8 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
     experiment = load_experiment(args.file, args.overrides, only=args.only, results=args.results)
     experiment.check_searched()
     points = experiment.chosen
-    for caution in experiment.cautions:
-        print(f"configgen: caution: {caution}", file=sys.stderr)
+    for warning in experiment.warnings:
+        print(f"configgen: warning: {warning}", file=sys.stderr)
     chosen = points if args.all else tuple(point for point in points if not is_done(point, args.results))
     if not chosen:
         done = f"all {len(points)} points are done" if len(points) > 1 else "the point is done"

@@ -106,7 +106,7 @@ def _cells(name: str, evaluation: Evaluation) -> tuple[str, ...]:
 def _warn_not_finite(name: str, evaluation: Evaluation) -> None:
     if not evaluation.finite:
         count = sum(row[-1] for row in evaluation.confusion)
-        print(f"hpcps: caution: {name}: outputs of {count:,} samples are not finite; these samples count as wrong")
+        print(f"hpcps: warning: {name}: outputs of {count:,} samples are not finite; these samples count as wrong")
 
 
 def _line(cells: Sequence[str], width: int) -> str:

@@ -29,7 +29,7 @@ from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import launch_folder, prepare
 from hpcps.launch.stop import stops_of
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import cautions_of, load_experiment
+from hpcps.spec.load import load_experiment, warnings_of
 from hpcps.spec.point import Point
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
         whole: all points of the experiment.
     """
     refuse_site_arguments(args, whole)
-    for caution in cautions_of(points):
-        print(f"hpcps: caution: {caution}", file=sys.stderr)
+    for warning in warnings_of(points):
+        print(f"hpcps: warning: {warning}", file=sys.stderr)
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0
     left = [point for point in points if not (args.resume and is_done(point, args.results))]

@@ -34,8 +34,8 @@ def handle(args: argparse.Namespace) -> int:
     groups = experiment.to_search()
     name = groups[0].name
     status: int = ExitStatus.DONE
-    for caution in dict.fromkeys(caution for group in groups for caution in group.cautions):
-        print(f"hpcps: caution: {caution}", flush=True)
+    for warning in dict.fromkeys(warning for group in groups for warning in group.warnings):
+        print(f"hpcps: warning: {warning}", flush=True)
 
     def execute_rung(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
         nonlocal status
@@ -58,7 +58,7 @@ def handle(args: argparse.Namespace) -> int:
     if lost := sum(score.lost for of_group in scores for score in of_group):
         runs = "a run" if lost == 1 else f"{lost} runs"
         print(
-            f"hpcps: caution: {runs} of the search diverged or failed: configurations with fewer of them win",
+            f"hpcps: warning: {runs} of the search diverged or failed: configurations with fewer of them win",
             flush=True,
         )
     conclude(groups, scores, args.file, args.overrides)

@@ -22,7 +22,7 @@ Code = NDArray[np.uint8]
 Kept = MutableMapping[str, NDArray[Any]]
 """What a compressor keeps of a block between two updates, such as a random generator; checkpoints contain it."""
 
-Sees = Literal["coordinate", "block"]
+Granularity = Literal["coordinate", "block"]
 
 Way = Literal["update", "model"]
 """What is encoded: updates on their way up, or models on their way down."""
@@ -57,11 +57,18 @@ class Compressor(BaseCompressor):
     """Encodes the blocks of an update; a subclass adds `kind` and its own keys, and defines three methods.
 
     Attributes:
-        sees: `coordinate`: the decoded values do not depend on how a vector is divided, so partitions and shards may
-            divide blocks; `block`: the encoding depends on the whole block, so a block is not divided.
+        granularity: `coordinate`: the decoded values do not depend on how a vector is divided, so partitions and shards
+            may divide blocks; `block`: the encoding depends on the whole block, so a block is not divided.
+        sees: another name of `granularity` in the declaration of a class.
     """
 
-    sees: ClassVar[Sees] = "block"
+    granularity: ClassVar[Granularity] = "block"
+    sees: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "sees" in vars(cls):
+            cls.granularity = vars(cls)["sees"]
 
     memory: Literal["none", "residual", "ef21", "nesterov"] = Field(
         "residual",
@@ -158,12 +165,12 @@ class Compressor(BaseCompressor):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        return {"sees": cls.sees}
+        return {"granularity": cls.granularity}
 
     @classmethod
     def faults(cls) -> list[str]:
-        wrong = f"sees {cls.sees!r}, but a compressor sees {' or '.join(get_args(Sees))}"
-        return [] if cls.sees in get_args(Sees) else [wrong]
+        wrong = f"its granularity is {cls.granularity!r}: it must be {' or '.join(get_args(Granularity))}"
+        return [] if cls.granularity in get_args(Granularity) else [wrong]
 
 
 def coding_for(n: int, *, looped: bool = False) -> Any:

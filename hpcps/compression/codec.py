@@ -20,7 +20,7 @@ class Codec:
     """Encodes and decodes packed blocks with a compressor.
 
     A block below `min_bytes` is float32. Each other one is a little-endian uint32, the bytes of its encoding; then the
-    encoding; then zeros up to a whole number of words. So the code is an array of words, as messages carry.
+    encoding; then zeros up to a multiple of 4 bytes. So the encoding is an array of float32, as messages carry.
 
     Attributes:
         feeds_back: whether the error of the encoding is added to the next update.
@@ -47,8 +47,8 @@ class Codec:
         self.momentum = 0.0 if memory != "nesterov" else 0.9 if momentum is None else momentum
         self.estimates = memory == "ef21" and way == "update"
 
-    def most_words(self, layout: Layout, first: int) -> int:
-        """Return the maximum number of words of some blocks, the first of which has this index in the model."""
+    def most_elements(self, layout: Layout, first: int) -> int:
+        """Return the maximum size of an encoding of some blocks, the first of which has this index in the model."""
         blocks = enumerate(layout.blocks, first)
         return sum(1 + -(-self._most(n, b.size) // 4) if self._encoded[n] else b.size for n, b in blocks)
 
@@ -62,7 +62,7 @@ class Codec:
             first: the index of the first of them in the model.
             mask: the blocks that are encoded `[B]`.
             values: these blocks, one after another.
-            out: gets the words: at least `most_words`.
+            out: gets the encoding: at least `most_elements`.
             errors: gets what is lost, in the places of the blocks in the layout `[d]`; zero for blocks that are not
                 finite.
 
@@ -78,7 +78,7 @@ class Codec:
         return out[:filled]
 
     def encode_anew(
-        self, layout: Layout, first: int, mask: Mask, words: Vector, chosen: Mask, values: Vector, out: Vector
+        self, layout: Layout, first: int, mask: Mask, encoded: Vector, chosen: Mask, values: Vector, out: Vector
     ) -> Vector:
         """Encode other values of some of the masked blocks; the codes of the others stay as they are.
 
@@ -86,7 +86,7 @@ class Codec:
             layout: see `encode`.
             first: see `encode`.
             mask: see `encode`.
-            words: the code of the masked blocks, which a codec has made.
+            encoded: the encoding of the masked blocks, which a codec has made.
             chosen: those of them that have other values `[B]`.
             values: the other values, in the places of the blocks in the layout `[d]`.
             out: see `encode`.
@@ -99,17 +99,17 @@ class Codec:
             block = layout.blocks[index]
             size = block.size
             if self._encoded[first + index]:
-                size = 1 + -(-int(words[taken : taken + 1].view(np.uint32)[0]) // 4)
+                size = 1 + -(-int(encoded[taken : taken + 1].view(np.uint32)[0]) // 4)
             if chosen[index]:
                 filled += self._put(first + index, values[block.offset : block.stop], out[filled:], None)
             else:
-                out[filled : filled + size] = words[taken : taken + size]
+                out[filled : filled + size] = encoded[taken : taken + size]
                 filled += size
             taken += size
         return out[:filled]
 
     def _put(self, index: int, values: Vector, out: Vector, lost: Vector | None) -> int:
-        """Write the code of a block; return the number of words. `lost` gets the error of an encoding."""
+        """Write the code of a block; return its number of elements. `lost` gets the error of an encoding."""
         if self._encoded[index]:
             return self._write(index, values, out, lost)
         out[: len(values)] = values
@@ -118,7 +118,7 @@ class Codec:
         return len(values)
 
     def _write(self, index: int, values: Vector, out: Vector, lost: Vector | None) -> int:
-        """Write a block's size and encoding; return the number of words."""
+        """Write a block's size and encoding; return its number of elements."""
         code, compressor = out[1:].view(np.uint8), self._of_blocks[index]
         most = self._most(index, len(values))
         with errors_of(self._compressor, "its write() failed", foreign=True), np.errstate(all="ignore"):
@@ -134,9 +134,9 @@ class Codec:
                 if not np.isfinite(lost).all():
                     lost[:] = 0
         out[:1].view(np.uint32)[0] = size
-        words = 1 + -(-size // 4)
-        code[size : 4 * (words - 1)] = 0
-        return words
+        elements = 1 + -(-size // 4)
+        code[size : 4 * (elements - 1)] = 0
+        return elements
 
     def encode_difference(
         self, layout: Layout, first: int, mask: Mask, values: Vector, held: Vector, out: Vector
@@ -155,11 +155,11 @@ class Codec:
             The filled part of `out`.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            words = self.encode(layout, first, mask, values - held[_places(layout, mask)], out)
-        self.decode_difference(layout, first, mask, words, held)
-        return words
+            encoded = self.encode(layout, first, mask, values - held[_places(layout, mask)], out)
+        self.decode_difference(layout, first, mask, encoded, held)
+        return encoded
 
-    def decode_difference(self, layout: Layout, first: int, mask: Mask, words: Vector, held: Vector) -> Vector:
+    def decode_difference(self, layout: Layout, first: int, mask: Mask, encoded: Vector, held: Vector) -> Vector:
         """Add an encoded difference to what a receiver has; return the masked blocks of the sum.
 
         An estimate that is not finite begins anew at zero, for the sender and the receiver.
@@ -167,7 +167,7 @@ class Codec:
         Raises:
             ValueError: see `decode`.
         """
-        values, places = self.decode(layout, first, mask, words), _places(layout, mask)
+        values, places = self.decode(layout, first, mask, encoded), _places(layout, mask)
         with np.errstate(over="ignore", invalid="ignore"):
             values += held[places]
         held[places] = values
@@ -177,8 +177,8 @@ class Codec:
                 part[:] = part if np.isfinite(part).all() else 0
         return values
 
-    def decode(self, layout: Layout, first: int, mask: Mask, words: Vector) -> Vector:
-        """Return the masked blocks, one after another; the words may come from an attacker.
+    def decode(self, layout: Layout, first: int, mask: Mask, encoded: Vector) -> Vector:
+        """Return the masked blocks, one after another; the encoding may come from an attacker.
 
         Raises:
             ValueError: they are not an encoding of these blocks; the text is the reason.
@@ -187,7 +187,7 @@ class Codec:
         taken = filled = 0
         for index in np.flatnonzero(mask).tolist():
             block = layout.blocks[index]
-            part, rest = values[filled : filled + block.size], words[taken:]
+            part, rest = values[filled : filled + block.size], encoded[taken:]
             if self._encoded[first + index]:
                 taken += self._read(first + index, block.name, rest, part)
             elif len(rest) < block.size:
@@ -196,15 +196,15 @@ class Codec:
                 part[:] = rest[: block.size]
                 taken += block.size
             filled += block.size
-        if taken != len(words):
-            raise ValueError(f"its encoding has {len(words)} words, and its mask announces {taken}")
+        if taken != len(encoded):
+            raise ValueError(f"its encoding has {len(encoded)} elements, and its mask announces {taken}")
         return values
 
     def _read(self, index: int, name: str, rest: Vector, values: Vector) -> int:
-        """Decode a block; return its number of words."""
+        """Decode a block; return its number of elements."""
         size = int(rest[:1].view(np.uint32)[0]) if len(rest) else 0
-        words = 1 + -(-size // 4)
-        if size > self._most(index, len(values)) or words > len(rest):
+        elements = 1 + -(-size // 4)
+        if size > self._most(index, len(values)) or elements > len(rest):
             raise ValueError(f"its encoding of block {name} announces {size} bytes")
         code: Code = rest[1:].view(np.uint8)[:size]
         try:
@@ -213,7 +213,7 @@ class Codec:
                 self._of_blocks[index].read(code, values)
         except _INVALID as error:
             raise ValueError(f"its encoding of block {name} is invalid: {message_of(error)}") from error
-        return words
+        return elements
 
     def state(self) -> State:
         """Return what the compressor keeps of each block, for a checkpoint."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, Sees
+from hpcps.compression.base import Code, Compressor, Granularity, Kept
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Vector
 
@@ -25,7 +25,7 @@ class Lossless(Compressor):
     """
 
     kind: Literal["lossless"] = "lossless"
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
     level: int = Field(1, ge=1, le=19, description="The level of zstd: higher ones are slower.")
 
     def obstacle(self) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.compression.base import Code, Compressor, Kept, Sees, coding_for, require_size
+from hpcps.compression.base import Code, Compressor, Granularity, Kept, coding_for, require_size
 from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
@@ -16,7 +16,7 @@ class Fp16(Compressor):
     """Half precision: 16 bits a value, rounded to nearest; finite values beyond ±65504 become ±65504."""
 
     kind: Literal["fp16"] = "fp16"
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
 
     def most_bytes(self, n: int) -> int:
         return 2 * n
@@ -37,7 +37,7 @@ class Bf16(Compressor):
     """Brain floating point: the upper 16 bits of float32, rounded to nearest, ties to even."""
 
     kind: Literal["bf16"] = "bf16"
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
 
     def most_bytes(self, n: int) -> int:
         return 2 * n

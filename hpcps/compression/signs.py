@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, Sees, coding_for, finite, require_size
+from hpcps.compression.base import Code, Compressor, Granularity, Kept, coding_for, finite, require_size
 from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
@@ -20,7 +20,7 @@ class Sign(Compressor):
     """
 
     kind: Literal["sign"] = "sign"
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
     scale: float = Field(0.001, ge=1e-30, le=1e30, description="The absolute value of what is decoded.")
 
     def most_bytes(self, n: int) -> int:

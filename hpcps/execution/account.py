@@ -19,7 +19,7 @@ IDLE, RESULT, STOP, TIMER = "idle", "result", "stop", "timer"
 request to stop, the end of an imposed time."""
 
 SAME = "="
-"""Precedes the sender of a message that came at the same moment as the one before it, as in one process."""
+"""Precedes the sender of a message that came at the same time as the one before it, as in one process."""
 
 _ACCOUNTS = ("round", "applied", "published", "evaluated", "end")
 """The events whose lines hold the counts and times since the last such line."""
@@ -53,7 +53,7 @@ class Account:
             order: the initial `order`.
         """
         self.order = order
-        self._moment = -1.0
+        self._arrived = -1.0
         self._record = record
         self._traffic = traffic
         self._aside = {peer: Traffic() for peer in _APART}
@@ -79,8 +79,8 @@ class Account:
                 for peer in _APART:
                     if isinstance(event, Received) and peer in (me, event.source):
                         self._aside[peer].received += self._size(Envelope(event.source, "", event.message))
-                same = event.moment == self._moment
-                self._moment = event.moment
+                same = event.arrived == self._arrived
+                self._arrived = event.arrived
                 self.note(f"{SAME if same else ''}{event.source}")
             case Idle():
                 self.note(IDLE)

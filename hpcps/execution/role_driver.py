@@ -53,7 +53,7 @@ from hpcps.roles.events import (
 from hpcps.transport.base import CollectiveTransport, MessageTransport
 
 _DATED = (Start, Computed, Resumed, Snapped)
-"""Events that get their moment when the role gets them; messages get it when they come."""
+"""Events that arrive when the role gets them; messages arrive when they come."""
 
 _ASK_EVERY = 0.2
 """Seconds between two checks for a stop request."""
@@ -208,7 +208,7 @@ class RoleDriver:
 
     def _react(self, event: Event) -> Iterator[Effect]:
         self._account.took(self.peer, event)
-        dated = replace(event, moment=self._clock()) if isinstance(event, _DATED) else event
+        dated = replace(event, arrived=self._clock()) if isinstance(event, _DATED) else event
         for effect in self._role.handle(dated):
             in_background = isinstance(effect, InBackground) and self._background is not None
             if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
@@ -263,7 +263,7 @@ class RoleDriver:
     def _opened(self, arrival: Delivered | Malformed) -> Received | Malformed:
         """Return what the role gets of a message that has come."""
         if isinstance(arrival, Malformed):
-            return replace(arrival, moment=self._clock())
+            return replace(arrival, arrived=self._clock())
         return arrival.opened(self._role.run_id, self._record.time, self._clock())
 
     def record_wait(self) -> None:

@@ -69,9 +69,9 @@ class Experiment:
         return pd.DataFrame(rows, index=pd.Index(self.ids, name="run_id"))
 
     @property
-    def cautions(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Warnings about valid settings that are probably not intended."""
-        return tuple(_without_lines(caution) for caution in self._loaded.cautions)
+        return tuple(_without_lines(warning) for warning in self._loaded.warnings)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -80,7 +80,7 @@ class Experiment:
         count = len(self.points)
         lines = [f"{self.name}: {count} point{'s' * (count != 1)}"]
         lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in self.points]
-        return "\n".join([*lines, *(f"caution: {caution}" for caution in self.cautions)])
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
     def check(self) -> Experiment:
         """Try the components that are not built in, as `hpcps check` does, and return the experiment.
@@ -236,7 +236,7 @@ def check(
     """Load an experiment and try its components, as `hpcps check` does; see `load` for the arguments.
 
     Returns:
-        The experiment, which shows its points and cautions when it is printed.
+        The experiment, which shows its points and warnings when it is printed.
 
     Raises:
         SpecError: the experiment has mistakes, or a component is not usable.

@@ -137,20 +137,20 @@ class Delivered(NamedTuple):
     source: Peer
     envelope: Envelope
 
-    def opened(self, run: str, time: float = 0.0, moment: float = 0.0) -> Received | Malformed:
+    def opened(self, run: str, time: float = 0.0, arrived: float = 0.0) -> Received | Malformed:
         """Return its message; one with a wrong sender or of another run counts as malformed.
 
         Args:
             run: the id of this run.
             time: see `Received`.
-            moment: see `Received`.
+            arrived: see `Received`.
         """
         source, envelope = self
         if envelope.sender != source:
-            return Malformed(source, f"it came from {source} but says it is {envelope.sender}'s", moment)
+            return Malformed(source, f"it came from {source} but says it is {envelope.sender}'s", arrived)
         if envelope.run != run:
-            return Malformed(source, f"it belongs to run {envelope.run or '(none)'}", moment)
-        return Received(source, envelope.message, time, moment)
+            return Malformed(source, f"it belongs to run {envelope.run or '(none)'}", arrived)
+        return Received(source, envelope.message, time, arrived)
 
 
 class _HeaderLayout:

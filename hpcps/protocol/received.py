@@ -17,22 +17,23 @@ class Received(NamedTuple):
         source: its sender.
         message: the message.
         time: when the role got it, in seconds since the role's record began.
-        moment: the same on the clock that measures pauses. In one process it stands still while any role can go on.
+        arrived: when it arrived, on the clock that measures pauses. In one process that stands still while any role can
+            go on.
     """
 
     source: Peer
     message: Message
     time: float = 0.0
-    moment: float = 0.0
+    arrived: float = 0.0
 
 
 @dataclass(frozen=True)
 class Malformed:
-    """What was received from `source` is no message of this run; `moment` is as in `Received`."""
+    """What was received from `source` is no message of this run; `arrived` is as in `Received`."""
 
     source: Peer
     reason: str
-    moment: float = 0.0
+    arrived: float = 0.0
 
 
 Operation = Literal["sum", "max"]

@@ -129,4 +129,4 @@ def _whole_blocks(run: Run) -> bool:
 def _encodes_blocks(run: Run, way: Way) -> bool:
     """Return whether the compressor sees whole blocks of what it encodes on a way."""
     compressor = run.communication.compression
-    return isinstance(compressor, Compressor) and compressor.sees != "coordinate" and compressor.encodes(way)
+    return isinstance(compressor, Compressor) and compressor.granularity != "coordinate" and compressor.encodes(way)

@@ -20,10 +20,10 @@ class Start:
     """The run begins.
 
     Attributes:
-        moment: as in `Received`.
+        arrived: when the role gets it, as in `Received`.
     """
 
-    moment: float = 0.0
+    arrived: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Computed:
         time: when it was done, in seconds since the role's record began.
         seconds: how long a `Compute` took, with an imposed slowdown or step time.
         overran: whether the computation alone took longer than its imposed time.
-        moment: as in `Received`.
+        arrived: when the role gets it, as in `Received`.
     """
 
     task: str
@@ -44,7 +44,7 @@ class Computed:
     time: float = 0.0
     seconds: float = 0.0
     overran: bool = False
-    moment: float = 0.0
+    arrived: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Resumed:
     """A `Pause` is over.
 
     Attributes:
-        moment: as in `Received`.
+        arrived: when the role gets it, as in `Received`.
     """
 
-    moment: float = 0.0
+    arrived: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Snapped:
     Attributes:
         position: the round, or the place in the servers' log.
         checksum: the checksum of what was written.
-        moment: as in `Received`.
+        arrived: when the role gets it, as in `Received`.
     """
 
     position: int
     checksum: str
-    moment: float = 0.0
+    arrived: float = 0.0
 
 
 Event = Start | Received | Malformed | Reduced | Computed | Resumed | Idle | StopRequested | Snapped

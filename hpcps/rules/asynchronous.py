@@ -18,7 +18,7 @@ from hpcps.numerics.updates import Destination, Updates
 from hpcps.numerics.vectors import with_memory
 from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, errors_of, returned
-from hpcps.rules.base import BaseRule, Sees
+from hpcps.rules.base import BaseRule, Granularity
 from hpcps.rules.context import AsyncContext, Context
 
 Backup = Literal["pulled", "previous"]
@@ -207,7 +207,7 @@ class ScalingRule(AsyncRule):
 class NaiveAsync(ScalingRule):
     """Adds every update multiplied by alpha, without any check and with any staleness."""
 
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
 
     kind: Literal["naive_async"] = "naive_async"
 
@@ -255,7 +255,7 @@ class FedAsync(ScalingRule):
     difference between the worker's model and the current model instead of the update.
     """
 
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
 
     kind: Literal["fed_async"] = "fed_async"
     staleness: Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")] = Field(
@@ -282,7 +282,7 @@ class DcAsgd(ScalingRule):
     compensation", ICML 2017.
     """
 
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
 
     kind: Literal["dc_asgd"] = "dc_asgd"
     compensation: float = Field(

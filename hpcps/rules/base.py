@@ -26,7 +26,7 @@ from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
 from hpcps.rules.preaggregation import PreAggregator, mixture
 from hpcps.rules.stage import CombiningStage, below_bound, too_few
 
-Sees = Literal["coordinate", "block", "vector"]
+Granularity = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
 
 Need = Literal["reference", "loss", "random", "state"]
@@ -36,12 +36,12 @@ MOST_BEFORE = 16
 """The largest number of pre-aggregators before a rule."""
 
 WHOLE: frozenset[Need] = frozenset({"loss", "random", "state"})
-"""The needs that only a rule with `sees = "vector"` may have: calls for parts of a round could not share them."""
+"""The needs that only a rule of whole vectors may have: a round calls other rules for each partition apart."""
 
 
-def widest(scopes: Sequence[Sees]) -> Sees:
+def widest(scopes: Sequence[Granularity]) -> Granularity:
     """Return the widest of what several components see."""
-    return max(scopes, key=get_args(Sees).index)
+    return max(scopes, key=get_args(Granularity).index)
 
 
 class BaseRule(Config, ABC):
@@ -50,8 +50,16 @@ class BaseRule(Config, ABC):
     mode: ClassVar[Literal["sync", "async"]]
     """The `train.mode` that the rule is for."""
 
-    sees: ClassVar[Sees] = "vector"
+    granularity: ClassVar[Granularity] = "vector"
     """The part of an update that the rule must see at once: partitions and shards never divide it."""
+
+    sees: ClassVar[str]
+    """Another name of `granularity` in the declaration of a class."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "sees" in vars(cls):
+            cls.granularity = vars(cls)["sees"]
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """What the rule needs in addition to the updates; a validator trains only if this contains `reference`."""
@@ -59,12 +67,12 @@ class BaseRule(Config, ABC):
     kind: str
 
     @property
-    def own_scope(self) -> Sees:
-        """What this rule itself sees with its keys: `sees`, or less if a key such as `per` says so."""
-        return self.sees
+    def own_scope(self) -> Granularity:
+        """What this rule itself sees with its keys: `granularity`, or less if a key such as `per` says so."""
+        return self.granularity
 
     @property
-    def scope(self) -> Sees:
+    def scope(self) -> Granularity:
         """What this rule and its pre-aggregators see."""
         return self.own_scope
 
@@ -109,13 +117,15 @@ class BaseRule(Config, ABC):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        return {"mode": cls.mode, "sees": cls.sees, "needs": sorted(cls.needs)}
+        return {"mode": cls.mode, "granularity": cls.granularity, "needs": sorted(cls.needs)}
 
     @classmethod
     def faults(cls) -> list[str]:
-        found = not_one_of(cls, "sees", get_args(Sees)) + not_among(cls, "needs", get_args(Need))
-        if not found and cls.sees != "vector" and (whole := sorted(WHOLE & cls.needs)):
-            found.append(f'it needs {" and ".join(whole)}, which requires sees = "vector", not "{cls.sees}"')
+        found = not_one_of(cls, "granularity", get_args(Granularity)) + not_among(cls, "needs", get_args(Need))
+        if not found and cls.granularity != "vector" and (whole := sorted(WHOLE & cls.needs)):
+            found.append(
+                f'it needs {" and ".join(whole)}, which requires granularity = "vector", not "{cls.granularity}"'
+            )
         return found
 
 
@@ -142,7 +152,7 @@ class Rule(BaseRule, CombiningStage, ABC):
     )
 
     @property
-    def scope(self) -> Sees:
+    def scope(self) -> Granularity:
         return widest([self.own_scope, *(stage.scope for stage in self.before)])
 
     @property
@@ -231,12 +241,12 @@ class Rule(BaseRule, CombiningStage, ABC):
                 message names the rule, its file and the line.
             NotFiniteError: the updates are not finite; their destination is undefined.
         """
-        if self.sees == "vector":
+        if self.granularity == "vector":
             return self._aggregated(updates, context)
         return part_by_part(
             updates,
             lambda part, columns: self._aggregated(part, context.cut(columns)),
-            whole=self.sees == "block",
+            whole=self.granularity == "block",
         )
 
     def _aggregated(self, updates: Updates, context: Context) -> Combined:

@@ -20,14 +20,14 @@ from hpcps.numerics.operations import (
 )
 from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
-from hpcps.rules.base import Rule, Sees, Tolerant
+from hpcps.rules.base import Granularity, Rule, Tolerant
 from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
 
 
 class CoordinateWise(Rule, ABC):
     """A rule that combines the values of each coordinate."""
 
-    sees: ClassVar[Sees] = "coordinate"
+    granularity: ClassVar[Granularity] = "coordinate"
     checks: ClassVar[bool] = True
 
 

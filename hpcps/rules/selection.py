@@ -17,7 +17,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.operations import finite_products, mean_around_median, squared_distances, whole_gram
 from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import MOST_ROLES
-from hpcps.rules.base import Need, Sees, Tolerant
+from hpcps.rules.base import Granularity, Need, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.coordinate_wise import median_of, ranks_of_median
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
@@ -123,7 +123,7 @@ class Bulyan(Tolerant):
     which needs n >= 4 f + 3.
     """
 
-    sees: ClassVar[Sees] = "vector"
+    granularity: ClassVar[Granularity] = "vector"
     checks: ClassVar[bool] = True
     bound: ClassVar[tuple[int, int]] = (4, 3)
 

@@ -11,7 +11,7 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.operations import weighted_sum, zero_result
 from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import MOST
-from hpcps.rules.base import Need, Sees, Tolerant
+from hpcps.rules.base import Granularity, Need, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.weighted import Weighted, equal_weights
 
@@ -76,7 +76,7 @@ class Dnc(Tolerant):
     "Manipulating the Byzantine: optimizing model poisoning attacks and defenses for federated learning", NDSS 2021.
     """
 
-    sees: ClassVar[Sees] = "vector"
+    granularity: ClassVar[Granularity] = "vector"
     needs: ClassVar[frozenset[Need]] = frozenset({"random"})
 
     kind: Literal["dnc"] = "dnc"

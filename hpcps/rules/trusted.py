@@ -14,7 +14,7 @@ from hpcps.numerics.operations import mean_of_accepted, products, weighted_sum, 
 from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.asynchronous import Decision, ScalingRule
-from hpcps.rules.base import Need, Rule, Sees, Tolerant
+from hpcps.rules.base import Granularity, Need, Rule, Tolerant
 from hpcps.rules.context import NO_CONTEXT, AsyncContext, Context
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
@@ -28,7 +28,7 @@ class Zeno(Rule):
     calls our rho `zeno-eta` and our epsilon `rho`.
     """
 
-    sees: ClassVar[Sees] = "block"
+    granularity: ClassVar[Granularity] = "block"
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
     checks: ClassVar[bool] = True
 
@@ -67,7 +67,7 @@ class ZenoPlusPlus(ScalingRule):
     15(7):233, 2022.
     """
 
-    sees: ClassVar[Sees] = "block"
+    granularity: ClassVar[Granularity] = "block"
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
 
     kind: Literal["zeno++"] = "zeno++"
@@ -123,7 +123,7 @@ class LossScore(Tolerant):
     `normalise`, the difference of the losses is divided by L(w), as in Gauntlet.
     """
 
-    sees: ClassVar[Sees] = "vector"
+    granularity: ClassVar[Granularity] = "vector"
     needs: ClassVar[frozenset[Need]] = frozenset({"loss"})
 
     kind: Literal["loss_score"] = "loss_score"

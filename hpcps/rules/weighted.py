@@ -26,7 +26,7 @@ from hpcps.numerics.operations import (
 )
 from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
-from hpcps.rules.base import Need, Rule, Sees
+from hpcps.rules.base import Granularity, Need, Rule
 from hpcps.rules.context import NO_CONTEXT, Context
 
 Compares = Literal["pairs", "reference", "norms"]
@@ -40,7 +40,7 @@ class Weighted(Rule, ABC):
     One pass reads the updates for their inner products, and a second one adds them up. No update is copied.
     """
 
-    sees: ClassVar[Sees] = "vector"
+    granularity: ClassVar[Granularity] = "vector"
     checks: ClassVar[bool] = True
 
     compares: ClassVar[Compares] = "pairs"
@@ -51,7 +51,7 @@ class Weighted(Rule, ABC):
     )
 
     @property
-    def own_scope(self) -> Sees:
+    def own_scope(self) -> Granularity:
         return self.per
 
     @abstractmethod
@@ -135,7 +135,7 @@ class CenteredClipping(Weighted):
     iterations: int = Field(1, ge=1, le=MOST, description="Number of steps in a round.")
 
     @property
-    def own_scope(self) -> Sees:
+    def own_scope(self) -> Granularity:
         return "vector"  # whatever `per` says: the state is a whole vector
 
     def row(self, updates: Updates, context: Context) -> Vector:

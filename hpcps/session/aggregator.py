@@ -24,7 +24,7 @@ from hpcps.session.tensors import Declaration, Tensor, TensorPart
 class _Collected:
     """A bucket as its aggregator sees it: what each worker has sent of it, and the results.
 
-    A slot is combined when all workers have sent it. Its result stays in its words until all workers have sent it
+    A slot is combined when all workers have sent it. Its result stays in its memory until all workers have sent it
     again: before they do, they have copied the result.
     """
 
@@ -45,7 +45,7 @@ class _Collected:
         self.combination = Combination(bucket, first.tensor, allocate)
 
     def cut(self, row: Vector, begin: int, first: int, stop: int) -> Vector:
-        """Return the words of some slots in a row that begins at a slot; an encoded tensor is the only one."""
+        """Return the elements of some slots in a row that begins at a slot; an encoded tensor is the only one."""
         edges = self.bucket.edges
         return row if self._encoded else row[edges[first] - edges[begin] : edges[stop] - edges[begin]]
 
@@ -54,11 +54,11 @@ class _Collected:
         if not self._weights.size:
             self._weights = np.zeros(self.bucket.capacity, np.float32)
         self.stored |= span(first, stop)
-        words = self.bucket.words(first, stop)
-        self._weights[words] = self.results[words]
+        elements = self.bucket.elements(first, stop)
+        self._weights[elements] = self.results[elements]
 
     def accumulate(self, payload: Vector | None, weights: Vector, answer: Vector) -> None:
-        """Add the words of a worker to weights, and copy these to its answer, which stays until it sends again."""
+        """Add the elements of a worker to weights, and copy these to its answer, which stays until it sends again."""
         if payload is not None:
             dtype = self.bucket.parts[0].tensor.declaration.dtype
             add([weights.view(np.uint8), payload.view(np.uint8)], dtype, 1, weights.view(np.uint8))
@@ -68,8 +68,8 @@ class _Collected:
         """Return the weights of a span, and the memory of the answer to a worker."""
         if worker not in self._answers:
             self._answers[worker] = allocate(self.bucket.capacity)
-        words = self.bucket.words(first, stop)
-        return self._weights[words], self._answers[worker][words]
+        elements = self.bucket.elements(first, stop)
+        return self._weights[elements], self._answers[worker][elements]
 
     def check_call(self, worker: Peer, slot: int, call: int) -> None:
         """Check that a worker gives a tensor without a name in the same call as the others.
@@ -102,10 +102,10 @@ class _Collected:
         """Take a span of a worker, and return the spans that all workers have sent.
 
         Raises:
-            RunError: it has sent them already, or another number of words.
+            RunError: it has sent them already, or another number of elements.
         """
-        words = self.bucket.words(first, stop)
-        fits = payload is None or self._encoded or payload.size == words.stop - words.start
+        elements = self.bucket.elements(first, stop)
+        fits = payload is None or self._encoded or payload.size == elements.stop - elements.start
         try:
             if fits:
                 return self.rows.put(worker, first, stop, payload)
@@ -247,7 +247,7 @@ class Aggregator:
             self._counted = now
             while low < high:
                 stop, rows = collected.take(low, high)
-                out = collected.results[collected.bucket.words(low, stop)]
+                out = collected.results[collected.bucket.elements(low, stop)]
                 yield Now("combine", partial(collected.combination.combine, low, stop, rows, out), out.size)
                 if collected.accumulates:
                     collected.store(low, stop)

@@ -19,7 +19,7 @@ from hpcps.session.tensors import Declaration, TensorPart
 
 ID = "session"
 """The run id of messages."""
-_WORDS, _SHARED_WORDS = 1 << 16, 1 << 18
+_BUCKET, _SHARED_BUCKET = 1 << 16, 1 << 18
 """Float32 that a bucket of small tensors takes: between hosts, and between processes that share memory."""
 _PARTITION = 3 << 18
 """Bytes of a partition between hosts, so that sending, combining and receiving overlap."""
@@ -58,14 +58,14 @@ class Placement:
         """Return a declaration with its parts and bucket: that of the last tensor like it, if there is room."""
         kind = declaration.dtype, json.dumps(declaration.reduction, sort_keys=True)
         number, room = self._open.get(kind, (0, 0)) if declaration.small else (0, 0)
-        if room < max(declaration.words, 1):
-            number, room = self._buckets, _SHARED_WORDS if self._shared_memory else _WORDS
+        if room < max(declaration.elements, 1):
+            number, room = self._buckets, _SHARED_BUCKET if self._shared_memory else _BUCKET
             self._buckets += 1
         if declaration.small:
-            self._open[kind] = number, room - declaration.words
+            self._open[kind] = number, room - declaration.elements
         parts = 1
         if not (declaration.small or declaration.whole):
-            parts = -(-4 * declaration.words // self._partition)
+            parts = -(-4 * declaration.elements // self._partition)
             if not self._shared_memory:
                 parts += -parts % self._aggregators  # each aggregator receives as much as any other
         return replace(declaration, bucket=number, parts=parts)
@@ -84,16 +84,16 @@ class Bucket:
         number: its number, in the order of declaration of its first tensor. A large tensor has a bucket of this number
             at each of its aggregators.
         parts: the part of each slot.
-        edges: the first word of each slot, and the end of the last.
-        capacity: the words of its buffer.
+        edges: the first element of each slot, and the end of the last.
+        capacity: the elements of its buffer.
     """
 
     def __init__(self, first: TensorPart) -> None:
         """Begin an empty bucket for a tensor and those after it."""
         tensor = first.tensor
         self.number = tensor.declaration.bucket
-        own = [part.words for part in tensor.parts if part.aggregator == first.aggregator]
-        self.capacity = _SHARED_WORDS if tensor.small else sum(own)
+        own = [part.elements for part in tensor.parts if part.aggregator == first.aggregator]
+        self.capacity = _SHARED_BUCKET if tensor.small else sum(own)
         self.parts: list[TensorPart] = []
         self.edges = [0]
 
@@ -101,13 +101,13 @@ class Bucket:
         """Give the next slot to a part."""
         part.slot = len(self.parts)
         self.parts.append(part)
-        self.edges.append(self.edges[-1] + part.words)
+        self.edges.append(self.edges[-1] + part.elements)
 
-    def words(self, first: int, stop: int) -> slice:
-        """Return the words of a span of slots in the buffer."""
+    def elements(self, first: int, stop: int) -> slice:
+        """Return the elements of a span of slots in the buffer."""
         return slice(self.edges[first], self.edges[stop])
 
-    def bytes_of(self, slot: int, words: Vector) -> Bytes:
-        """Return the bytes of a slot in its words, without those that fill the last word."""
+    def bytes_of(self, slot: int, elements: Vector) -> Bytes:
+        """Return the bytes of a slot in its elements, without those that fill the last one."""
         columns = self.parts[slot].columns
-        return words.view(np.uint8)[: columns.stop - columns.start]
+        return elements.view(np.uint8)[: columns.stop - columns.start]

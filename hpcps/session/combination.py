@@ -49,7 +49,7 @@ class Combination:
             self._encoder = TensorEncoder.of(self._tensor, "model", allocate)
 
     def combine(self, first: int, stop: int, rows: Mapping[Peer, Vector], out: Vector) -> None:
-        """Combine the rows of a span, in the order of the workers, and write the words of the result."""
+        """Combine the rows of a span, in the order of the workers, and write the result."""
         if not out.size:
             return
         tensor, decode = self._tensor, self._decoder or _as_it_is
@@ -69,7 +69,7 @@ class Combination:
                 write(result, dtype, out.view(np.uint8))
 
     def sent(self, result: Vector) -> Vector:
-        """Return the words in which a result travels."""
+        """Return what is sent of a result."""
         return result if self._encoder is None else self._encoder(result)
 
     def _context(self, values: list[Vector], layout: Layout) -> Context:
@@ -90,13 +90,13 @@ class Combination:
         return Context(random=kept.random, state=kept.arrays)
 
     def _layout_of(self, first: int, stop: int) -> Layout:
-        """Return the blocks of a span; elements that fill the last word of a slot are a block of their own."""
+        """Return the blocks of a span; elements that fill the last float32 of a slot are a block of their own."""
         if self._layout is None or self._layout[0] != (first, stop):
             item = size_of(self._tensor.declaration.dtype)
             sizes = [
                 size
                 for part in self._bucket.parts[first:stop]
-                for size in (*part.blocks, part.words * 4 // item - (part.bounds[1] - part.bounds[0]))
+                for size in (*part.blocks, part.elements * 4 // item - (part.bounds[1] - part.bounds[0]))
                 if size
             ]
             self._layout = (first, stop), Layout.of([(str(k), (size,)) for k, size in enumerate(sizes)])

@@ -31,7 +31,7 @@ class TensorEncoder:
         self._residual = np.zeros(layout.size, np.float32) if codec.feeds_back else None
 
     def __call__(self, values: Vector) -> Vector:
-        """Return the words of the values and the residual; they stay valid until the next call."""
+        """Return the encoding of the values and the residual, which stays valid until the next call."""
         if self._residual is not None:
             with np.errstate(all="ignore"):
                 values = values + self._residual
@@ -53,13 +53,13 @@ class TensorDecoder:
         self._decoder = UpdateDecoder(codec, 0, layout.size)
         self._mask, self._whole = np.ones(len(layout.blocks), np.bool_), _whole(layout)
 
-    def __call__(self, sender: Peer, words: Vector) -> Vector:
+    def __call__(self, sender: Peer, encoded: Vector) -> Vector:
         """Return the values that a process has sent.
 
         Raises:
-            RunError: the words are not an encoding of this tensor.
+            RunError: they are not an encoding of this tensor.
         """
-        values, reason = self._decoder(sender, self._mask, words, self._whole)
+        values, reason = self._decoder(sender, self._mask, encoded, self._whole)
         if reason is not None:
             raise RunError(
                 f"tensor '{self._name}' has come in an encoding that is invalid: {reason}: use the same version of "

@@ -176,7 +176,7 @@ class Member:
         assert self.participant is not None, "servers run no script"
         if self._began is None:
             self._began = exchanges[0].began
-        self._recent.append((exchanges[-1].began, 4 * sum(each.tensor.declaration.words for each in exchanges)))
+        self._recent.append((exchanges[-1].began, 4 * sum(each.tensor.declaration.elements for each in exchanges)))
         while self._recent[0][0] < exchanges[-1].began - RECENT:
             self._recent.popleft()
         self._carry_out(self.participant.start(exchanges))

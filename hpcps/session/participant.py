@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _Of = TypeVar("_Of")
 _VIEW = 1 << 12
-"""Words of a tensor whose copy takes longer than creating a view of it."""
+"""Elements of a tensor whose copy takes longer than creating a view of it."""
 
 
 class Copies:
@@ -98,7 +98,7 @@ class _Sender:
         # Several tensors of an exchange keep their shapes, see `Together`.
         shapes = [each.shape for each in target[:2]]
         if self._shapes[slot] != shapes:
-            values = self.bucket.bytes_of(slot, self._values[self.bucket.words(slot, slot + 1)])
+            values = self.bucket.bytes_of(slot, self._values[self.bucket.elements(slot, slot + 1)])
             self._views[slot] = self._copies.views(values, part.tensor.declaration.dtype, target)
             self._shapes[slot] = shapes
         self.exchanges[slot] = exchange
@@ -114,8 +114,8 @@ class _Sender:
         given = {slot: source for slot, source in begun.items() if source is not None}
         self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
         for first, stop in _spans_of(given):
-            words = self._values[self.bucket.words(first, stop)]
-            values = words if self._encoder is None else self._encoder(words)
+            elements = self._values[self.bucket.elements(first, stop)]
+            values = elements if self._encoder is None else self._encoder(elements)
             yield TensorUpdate(
                 bucket=self.bucket.number, first=first, slots=all_of(stop - first),
                 calls=_within(self.calls, first, stop), unused=_within(self.absent, first, stop), values=values,
@@ -128,7 +128,7 @@ class _Sender:
         self.calls.clear()
         self.absent.clear()
 
-    def take(self, first: int, stop: int, words: Vector) -> list[TensorExchange]:
+    def take(self, first: int, stop: int, elements: Vector) -> list[TensorExchange]:
         """Give the results of a span to its exchanges, and return these.
 
         Raises:
@@ -142,15 +142,15 @@ class _Sender:
         self.exchanges[first:stop] = [None] * len(ended)
         part = self.bucket.parts[first]
         if self._decoder is not None:
-            words = self._decoder(self.aggregator, words)
+            elements = self._decoder(self.aggregator, elements)
         whole = [exchange.target for exchange in ended]
         targets = [part.of(whole[0])] if part.tensor.divided else whole
-        if part.tensor.small or words.size < _VIEW * len(targets[0]):
-            # The aggregator has combined what was sent from these words.
-            self._values[self.bucket.words(first, stop)] = words
+        if part.tensor.small or elements.size < _VIEW * len(targets[0]):
+            # The aggregator has combined what was sent from this memory.
+            self._values[self.bucket.elements(first, stop)] = elements
             views = self._views[first:stop]
         else:
-            values = self.bucket.bytes_of(first, words)
+            values = self.bucket.bytes_of(first, elements)
             views = [self._copies.views(values, part.tensor.declaration.dtype, targets[0])]
         if any(exchange.deferred for exchange in ended):
             for exchange, target, view in zip(ended, targets, views, strict=True):

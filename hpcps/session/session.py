@@ -18,7 +18,7 @@ from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.transport.process_group import ProcessGroup, refuse
 
 _ENOUGH = 1 << 18
-"""Words of small tensors that are sent before anybody waits for them."""
+"""Elements of small tensors that are sent before anybody waits for them."""
 _OFTEN = 2e-3
 """Maximum seconds between two polls of a thread to which the script leaves copying and sending."""
 
@@ -103,7 +103,7 @@ class Session:
         Where the other thread polls often, it also sends large tensors while the script computes.
         """
         if tensor.small or self._polls:
-            self._waiting += tensor.declaration.words if tensor.small else 0
+            self._waiting += tensor.declaration.elements if tensor.small else 0
             exchange = self.member.start(tensor, source, target, True, call, absent, deferred)
             if self._waiting > _ENOUGH:
                 self._flush()

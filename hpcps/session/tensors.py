@@ -70,9 +70,9 @@ class Declaration:
         return sum(self.blocks)
 
     @cached_property
-    def words(self) -> int:
-        """Its size in a message, in float32."""
-        return words_of(self.size, self.dtype)
+    def elements(self) -> int:
+        """Its size in a message, in elements of float32."""
+        return elements_of(self.size, self.dtype)
 
     @property
     def small(self) -> bool:
@@ -136,14 +136,14 @@ class TensorPart:
         tensor: the tensor.
         aggregator: the process that combines it.
         bounds: its elements.
-        words: its size in a message, in float32.
+        elements: its size in a message, in elements of float32.
         slot: its number in its bucket.
     """
 
     tensor: Tensor
     aggregator: Peer
     bounds: Bounds
-    words: int
+    elements: int
     slot: int = 0
 
     @property
@@ -188,7 +188,7 @@ class Tensor:
         self.parts = tuple(
             TensorPart(
                 self, aggregators[(declaration.bucket + k) % len(aggregators)], (start, stop),
-                words_of(stop - start, declaration.dtype),
+                elements_of(stop - start, declaration.dtype),
             )
             for k, (start, stop) in enumerate(bounds)
             if start < stop or declaration.parts == 1  # a part of whole blocks may have none
@@ -287,6 +287,6 @@ class TensorExchange:
                 self._then()
 
 
-def words_of(size: int, dtype: str) -> int:
-    """Return the size of elements in a message, in float32."""
+def elements_of(size: int, dtype: str) -> int:
+    """Return the size of elements in a message, in elements of float32."""
     return -(-size * size_of(dtype) // 4)

@@ -110,5 +110,5 @@ class SimulatedAttack:
         if not self._codecs or not attacked.any():
             return
         codec, layout, places = self._codecs[worker], self._layout, self._layout.spread(attacked)
-        room = np.empty(codec.most_words(layout, 0), np.float32)
+        room = np.empty(codec.most_elements(layout, 0), np.float32)
         update[places] = codec.decode(layout, 0, attacked, codec.encode(layout, 0, attacked, update[places], room))

@@ -1,6 +1,5 @@
 """The experiment file: its schema, its validation, the expansion of its sweep, and the identity of a run.
 
-- `cautions`: warnings about valid settings that are probably not intended
 - `checks/`: keys that are valid separately but not together
 - `device_buffers`: which runs can keep updates and models in the memory of devices
 - `draft`: the points of a file before they are validated
@@ -28,4 +27,5 @@
 - `transport`: the keys of every transport, and what a transport declares
 - `tree`: nested tables by path
 - `validate`: builds a run from nested tables
+- `warnings`: warnings about valid settings that are probably not intended
 """

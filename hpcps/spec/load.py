@@ -13,7 +13,6 @@ from typing import Any, cast
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import MiB, parse_toml, printable, read_text
 from hpcps.registry import Config, activate
-from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
 from hpcps.spec.identity import run_id
 from hpcps.spec.label import Labels
@@ -28,6 +27,7 @@ from hpcps.spec.search_groups import SearchGroup, load_groups, with_chosen
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import Shared, validate
+from hpcps.spec.warnings import warnings_of_run
 
 MOST_BYTES = 2 * MiB
 """The largest experiment file."""
@@ -94,16 +94,16 @@ class LoadedExperiment:
         return self.search
 
     @property
-    def cautions(self) -> tuple[str, ...]:
-        """The cautions of the selected points and of the search, each once."""
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the selected points and of the search, each once."""
         return tuple(
-            dict.fromkeys([*cautions_of(self.chosen), *(each for one in self.search for each in one.cautions)])
+            dict.fromkeys([*warnings_of(self.chosen), *(each for one in self.search for each in one.warnings)])
         )
 
 
-def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:
-    """Return the cautions of these points, each once."""
-    return tuple(dict.fromkeys(caution for point in points for caution in point.cautions))
+def warnings_of(points: Iterable[Point]) -> tuple[str, ...]:
+    """Return the warnings of these points, each once."""
+    return tuple(dict.fromkeys(warning for point in points for warning in point.warnings))
 
 
 def select(points: Sequence[Point], selectors: Sequence[str]) -> tuple[Point, ...]:
@@ -184,7 +184,7 @@ def load_experiment(
 
 
 def _tried(drafts: Sequence[Draft], shared: Shared, mistakes: Mistakes, odd: Mistakes) -> list[Point]:
-    """Return the runs of a search, or add all of their mistakes and return none; `odd` gets their cautions."""
+    """Return the runs of a search, or add all of their mistakes and return none; `odd` gets their warnings."""
     outcomes = [validate(draft.tree, shared) for draft in drafts]
     for draft, (_, problems) in zip(drafts, outcomes, strict=True):
         for problem in problems:
@@ -232,14 +232,14 @@ def _point(
 ) -> Point:
     entries = used(run)
     swept = {".".join(change.key): change.value for change in draft.made}
-    for problem in (*cautions(run), *_replaced(run, draft, base or {})):
+    for problem in (*warnings_of_run(run), *_replaced(run, draft, base or {})):
         odd.add(problem, draft.changes)
     facts = components_of(entries), plugins_of(entries)
     return Point(index, run, run_id(run, shared), label, swept, *facts, odd.messages())
 
 
 def _replaced(run: Run, draft: Draft, base: Tree) -> Iterator[Problem]:
-    """Yield a caution for each table of a sweep that drops keys of the base's table, which it could have, too."""
+    """Yield a warning for each table of a sweep that drops keys of the base's table, which it could have, too."""
     for made in draft.made:
         whole = get(base, made.key)
         if not isinstance(whole, dict) or not isinstance(made.value, dict):

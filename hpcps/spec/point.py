@@ -21,7 +21,7 @@ class Point:
         swept: the values from the sweep, by dotted key.
         components: the facts about the components that it uses, by the key that names each; see `components_of`.
         plugins: the plugin files that it uses; see `plugins_of`.
-        cautions: warnings about its valid settings that are probably not intended, with their lines.
+        warnings: warnings about its valid settings that are probably not intended, with their lines.
         search: the values that a search chose for it, and where they come from; see `SearchGroup.chosen`.
     """
 
@@ -32,7 +32,7 @@ class Point:
     swept: dict[str, object] = field(default_factory=dict)
     components: dict[str, dict[str, object]] = field(default_factory=dict)
     plugins: list[dict[str, str]] = field(default_factory=list)
-    cautions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     search: dict[str, object] = field(default_factory=dict)
 
     @property

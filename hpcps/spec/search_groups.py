@@ -68,7 +68,7 @@ class SearchGroup:
         return self.result.with_suffix(".lost")
 
     @property
-    def cautions(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Warnings about a search that has fewer configurations or rungs than its table seems to ask for."""
         search, count = self.search, len(self.configurations)
         found = []

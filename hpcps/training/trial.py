@@ -123,11 +123,11 @@ def try_compressor(compressor: BaseCompressor) -> None:
     values, mask = np.linspace(-1, 1, _LAYOUT.size, dtype=np.float32), np.ones(2, np.bool_)
     for each in (values, np.full_like(values, np.nan)):
         given = each.copy()
-        words = codec.encode(_LAYOUT, 0, mask, given, np.empty(codec.most_words(_LAYOUT, 0), np.float32))
+        encoded = codec.encode(_LAYOUT, 0, mask, given, np.empty(codec.most_elements(_LAYOUT, 0), np.float32))
         if not np.array_equal(given, each, equal_nan=True):
             raise returned(compressor, "write", "after it had changed its values, which it must not change")
         try:
-            back = codec.decode(_LAYOUT, 0, mask, words)
+            back = codec.decode(_LAYOUT, 0, mask, encoded)
         except ValueError as error:
             raise returned(compressor, "write", f"a code that its read() refuses: {message_of(error)}") from error
     if np.isfinite(back).any():
@@ -179,7 +179,7 @@ def _try_model(run: Run) -> Layout | None:
     return Layout.of([(name, parameter.shape) for name, parameter in network.named_parameters()])
 
 
-def cautions_of_compression(runs: Iterable[Run]) -> Iterator[str]:
+def warnings_of_compression(runs: Iterable[Run]) -> Iterator[str]:
     """Yield warnings about keys of compressors that do not fit the blocks of the model."""
     layouts: dict[str, Layout | None] = {}
     for run in runs:

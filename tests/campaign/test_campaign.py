@@ -136,7 +136,7 @@ def test_what_is_odd_is_told_of_the_points_selected(file: Path, capsys: pytest.C
     file.write_text(file.read_text() + odd)
     for selected, told in {"odd": 1, "0": 0}.items():
         assert run(file, "--only", selected, "--dry-run") == 0
-        assert capsys.readouterr().err.count("hpcps: caution: ") == told
+        assert capsys.readouterr().err.count("hpcps: warning: ") == told
 
 
 def test_arguments_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_what_combiners_decode(kind, factor, compression):
         expected[LAYOUT.spread(part.mask)] = Codec(compressor, LAYOUT).decode(LAYOUT, 0, part.mask, part.payload)
         attacked = chosen & part.mask
         there = LAYOUT.spread(attacked)
-        room = np.empty(second.most_words(LAYOUT, 0), np.float32)
+        room = np.empty(second.most_elements(LAYOUT, 0), np.float32)
         values = np.float32(factor) * expected[there]
         expected[there] = second.decode(LAYOUT, 0, attacked, second.encode(LAYOUT, 0, attacked, values, room))
         np.testing.assert_array_equal(received(packer, packed, decoder, round), expected)
@@ -97,7 +97,7 @@ def test_an_adversary_sees_what_combiners_decode(compression):
         there, kept = LAYOUT.spread(packed.mask), packer.memory.values.copy()
         np.testing.assert_array_equal(received(packer, packed, decoder, round)[there], packed.payload)
         other = random.standard_normal(packed.payload.size).astype(np.float32)
-        room = np.empty(second.most_words(LAYOUT, 0), np.float32)
+        room = np.empty(second.most_elements(LAYOUT, 0), np.float32)
         words = second.encode(LAYOUT, 0, packed.mask, other, room)
         (part,) = packer.replaced(packed, other).parts
         np.testing.assert_array_equal(part.payload, words)

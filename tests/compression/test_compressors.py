@@ -605,7 +605,7 @@ def test_where_a_vector_is_divided_does_not_show_if_coordinates_are_seen(compres
     values = VECTORS["normal"]
     parts = np.concatenate([decoded(compressor, part) for part in np.split(values, [1, 100, TILE - 3])])
     same = np.array_equal(parts, decoded(compressor, values))
-    assert same == (compressor.sees == "coordinate")
+    assert same == (compressor.granularity == "coordinate")
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
@@ -644,7 +644,7 @@ def test_the_codec_leaves_small_blocks_alone_and_says_what_is_lost(compressor, m
     codec, mask = Codec(compressor, LAYOUT), np.array(mask, np.bool_)
     values = GENERATOR.standard_normal(LAYOUT.size).astype(np.float32)
     payload = values[LAYOUT.spread(mask)]
-    out, errors = np.empty(codec.most_words(LAYOUT, 0), np.float32), np.full(LAYOUT.size, np.float32(9))
+    out, errors = np.empty(codec.most_elements(LAYOUT, 0), np.float32), np.full(LAYOUT.size, np.float32(9))
     words = codec.encode(LAYOUT, 0, mask, payload, out, errors)
     back = codec.decode(LAYOUT, 0, mask, words)
     # What is sent and what is lost add up to the values, and what is not sent is not touched.
@@ -664,7 +664,7 @@ def test_the_codec_leaves_small_blocks_alone_and_says_what_is_lost(compressor, m
 def test_the_codec_refuses_what_is_not_an_update(compressor):
     codec, mask = Codec(compressor, LAYOUT), np.array([1, 1, 1, 1, 1], np.bool_)
     values = GENERATOR.standard_normal(LAYOUT.size).astype(np.float32)
-    words = codec.encode(LAYOUT, 0, mask, values, np.empty(codec.most_words(LAYOUT, 0), np.float32)).copy()
+    words = codec.encode(LAYOUT, 0, mask, values, np.empty(codec.most_elements(LAYOUT, 0), np.float32)).copy()
     wrong = [words[:-1], words[:0], words[:5], np.append(words, np.float32(0)), np.append(words, words)]
     for size in (2**32 - 1, 2**31, 5000, 0, 1):
         changed = words.copy()

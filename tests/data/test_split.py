@@ -12,8 +12,8 @@ from hpcps.data.sets import Synthetic
 from hpcps.data.shards import all_shards
 from hpcps.data.splits import Dealing, Dirichlet, GammaSimilarity, LogNormal, Pathological
 from hpcps.errors import SpecError
-from hpcps.spec.cautions import cautions
 from hpcps.spec.identity import run_id
+from hpcps.spec.warnings import warnings_of_run
 from hpcps.training.build import build_trainer
 
 DIGITS = Opened(make_run({"name": "digits"}).data)
@@ -231,12 +231,12 @@ def test_a_shard_of_an_uneven_split_that_is_smaller_than_a_batch_is_refused():
     with pytest.raises(SpecError, match=text):
         build_trainer(run, "worker", 0)
     with pytest.raises(SpecError, match=text):
-        list(cautions(run))
+        list(warnings_of_run(run))
 
 
 def test_check_says_which_classes_a_pathological_shard_lacks():
     run = make_run({"name": "digits", "split": "pathological"}, workers=8)
-    assert "8 of 8 workers lack classes; worker" in " ".join(problem.message for problem in cautions(run))
+    assert "8 of 8 workers lack classes; worker" in " ".join(problem.message for problem in warnings_of_run(run))
 
 
 def test_a_shard_smaller_than_a_batch_is_refused():

@@ -11,7 +11,7 @@ from python_libraries import LIBRARIES
 
 from hpcps.numerics import kernels
 from hpcps.numerics.definitions import comparators, needed
-from hpcps.numerics.kernels import places
+from hpcps.numerics.kernels import pointers
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.operations import products, screen
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
@@ -55,7 +55,7 @@ if not kernels.installed():
 
 @pytest.fixture(autouse=True)
 def threads_share_small_work(monkeypatch):
-    monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
+    monkeypatch.setattr(pointers, "SMALLEST_SHARED", 0)
     monkeypatch.setattr("hpcps.numerics.kernels.engine.SMALLEST_SHARED_MEAN", 0)
 
 
@@ -259,7 +259,7 @@ import sys
 sys.modules["numba"] = None
 import numpy as np
 from hpcps.numerics import kernels
-from hpcps.numerics.kernels import places
+from hpcps.numerics.kernels import pointers
 from hpcps.numerics.layout import Layout
 from hpcps.rules import Average
 from hpcps.numerics.updates import Updates

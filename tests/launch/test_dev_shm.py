@@ -58,7 +58,7 @@ def test_the_report_of_a_run_says_that_dev_shm_is_too_small(small, file, tmp_pat
 def test_check_and_doctor_compare_the_needs_with_the_free_space(small, file, tmp_path):
     checked = small("8m", *hpcps("check", file))
     assert checked.returncode == 0
-    assert "caution: MPI may need 28.2 MB of /dev/shm for 3 processes on one host" in checked.stderr
+    assert "warning: MPI may need 28.2 MB of /dev/shm for 3 processes on one host" in checked.stderr
     examined = small("8m", *hpcps("doctor", file, "--json", "--results", tmp_path))
     found = json.loads(examined.stdout)
     each = found["mpi"]["shm"]

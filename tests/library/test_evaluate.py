@@ -84,7 +84,7 @@ def test_a_model_whose_outputs_are_not_finite_is_right_nowhere(ran, tmp_path, ca
     np.save(file, np.full_like(ran.final_model(ran.ids[0]), np.nan))
     assert main(["evaluate", ran.ids[0], "--model", str(file), "--results", str(ran.results)]) == 0
     said = f"{file}: outputs of {evaluation.samples} samples are not finite; these samples count as wrong\n"
-    assert capsys.readouterr().out.endswith(f"hpcps: caution: {said}")
+    assert capsys.readouterr().out.endswith(f"hpcps: warning: {said}")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Neither partitions nor shards change what a rule makes of updates: one call always gets all that it `sees`.
+"""Neither partitions nor shards change what a rule makes of updates: one call always gets all of its `granularity`.
 
 Where that cannot be, the experiment file has a mistake.
 """
@@ -22,7 +22,7 @@ from hpcps.protocol.roster import partitioning_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.rules import Arc, AsyncRule, Average, Bucketing, Cge, Decision, Dnc, Median, Nnm, Rule, TrimmedMean, Zeno
-from hpcps.rules.base import Sees
+from hpcps.rules.base import Granularity
 from hpcps.spec.checks import contradictions
 from hpcps.spec.schema import Run
 
@@ -50,7 +50,7 @@ class ClippedMean(Rule):
         """See `Rule.combine`; what is scaled down does not count as accepted."""
         layout = updates.layout
         values = updates.tile(slice(0, layout.size))
-        factors = scales(values, layout, self.sees)
+        factors = scales(values, layout, self.granularity)
         clipped = [np.repeat(row, layout.sizes) * value for row, value in zip(factors, values, strict=True)]
         return put(updates, mean(clipped, len(updates)) if clipped else np.zeros(1), factors == 1.0)
 
@@ -58,18 +58,18 @@ class ClippedMean(Rule):
 class ClippedMeanOfBlocks(ClippedMean):
     """The same, block by block."""
 
-    sees: ClassVar[Sees] = "block"
+    granularity: ClassVar[Granularity] = "block"
 
 
 class AsyncClipped(AsyncRule):
     """Clips each block of an update."""
 
-    sees: ClassVar[Sees] = "block"
+    granularity: ClassVar[Granularity] = "block"
     kind: Literal["clipped"] = "clipped"
 
     def decide(self, update, context):
         """See `AsyncRule.decide`."""
-        update *= np.repeat(scales(update[None, :], context.layout, self.sees)[0], context.layout.sizes)
+        update *= np.repeat(scales(update[None, :], context.layout, self.granularity)[0], context.layout.sizes)
         return Decision.accept(context.sent)
 
 

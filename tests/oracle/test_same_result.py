@@ -45,7 +45,7 @@ def spec(rule, servers, validators, **changes):
 
 # Every rule is combined by the same roles; the shapes of these few differ in what a combiner gets.
 EVERY_SHAPE = ("average", "zeno")
-OF_A_KIND = {(rule.sees, rule.needs): name for name, rule in RULES.items()}
+OF_A_KIND = {(rule.granularity, rule.needs): name for name, rule in RULES.items()}
 """A rule for each kind of what rules see and need."""
 
 

@@ -217,7 +217,7 @@ def test_they_are_listed_and_in_the_schema(folder):
     page = hpcps("components", "rules", "clipped_mean", "--file", file)
     assert page.startswith("rule clipped_mean (plugin my_rule.py)\n\nThe mean of the updates, each scaled down")
     assert "radius: Largest norm of an update. (a number > 0; default 1.0)" in page
-    assert "sees: vector\nneeds: nothing" in page
+    assert "granularity: vector\nneeds: nothing" in page
     assert "shift" in hpcps("components", "attacks", "--file", file)
     assert "clipped_mean" not in hpcps("components", "rules")
     assert '"clipped_mean"' in hpcps("check", "--schema", file)

@@ -116,10 +116,10 @@ def test_what_needs_a_loss_needs_a_validator(tmp_path):
 
 
 DECLARATIONS = {
-    'sees = "vektor"': """its sees is 'vektor': it must be one of "coordinate", "block", "vector\"""",
+    'sees = "vektor"': """its granularity is 'vektor': it must be one of "coordinate", "block", "vector\"""",
     'needs = {"los"}': """its needs contains 'los': it may only contain "reference", "loss", "random", "state\"""",
     'needs = "loss"': 'its needs must be a set, such as `needs = frozenset({"loss"})`',
-    'needs = {"state", "loss"}; sees = "block"': "it needs loss and state, which requires sees = "
+    'needs = {"state", "loss"}; sees = "block"': "it needs loss and state, which requires granularity = "
     '"vector", not "block"',
 }  # fmt: skip
 

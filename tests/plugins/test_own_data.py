@@ -83,10 +83,10 @@ def test_a_run_id_has_the_text(file, name):
 
 def test_the_labels_of_a_changed_data_set_are_read_anew(file):
     lacking = "3 of 3 workers lack classes; worker 0 has 1 of 4"
-    assert lacking not in "\n".join(load_experiment(file).cautions)
+    assert lacking not in "\n".join(load_experiment(file).warnings)
     path = file.parent / "my_data.py"
     path.write_text(path.read_text().replace("integers(0, 4, 1600)", "integers(0, 1, 1600)"))
-    assert lacking in "\n".join(load_experiment(file).cautions)
+    assert lacking in "\n".join(load_experiment(file).warnings)
 
 
 def test_the_model_is_trained_on_its_own_loss():

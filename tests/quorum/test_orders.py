@@ -114,7 +114,7 @@ def poisoned(monkeypatch):
 
     def poison(shard, *args):
         turn(shard, *args)
-        for memory in (shard.coming.model, shard.coming.held, shard.coming.words):
+        for memory in (shard.coming.model, shard.coming.held, shard.coming.room):
             memory[:] = np.nan
 
     monkeypatch.setattr(SyncShard, "turn", poison)

@@ -10,7 +10,7 @@ from test_rules_against_definitions import Case, cases
 
 from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics import blocks, kernels
-from hpcps.numerics.kernels import places
+from hpcps.numerics.kernels import pointers
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.mixture import Mixture
 from hpcps.numerics.operations import gram, weighted_sum, whole_gram
@@ -149,7 +149,7 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
     if path == "kernels" and not kernels.installed():
         pytest.skip("numba is missing: it is optional")
     monkeypatch.setattr(kernels, "SMALLEST", {"kernels": 0, "numpy": 1 << 62}[path])
-    monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
+    monkeypatch.setattr(pointers, "SMALLEST_SHARED", 0)
     monkeypatch.setattr("hpcps.numerics.mixture.PART", 12_000)
     values, reference = made(15)
     alone: Rule = active().of("rules")[kind](**KEYS.get(kind, {}))
@@ -175,7 +175,7 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
     assert got[0].update.tobytes() == got[1].update.tobytes()
     assert got[2].update.tobytes() == (base + got[0].update).tobytes()
     np.testing.assert_allclose(got[0].update, wanted.update, rtol=1e-5, atol=1e-5)
-    if rule.sees != "vector" and not isinstance(rule, Average):
+    if rule.granularity != "vector" and not isinstance(rule, Average):
         assert got[0].update.tobytes() == wanted.update.tobytes()
     filled = LAYOUT.sizes > 0
     np.testing.assert_array_equal(got[0].accepted[:, filled], made_rows.entered(wanted.accepted)[:, filled])
@@ -185,7 +185,7 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
 def test_kernels_and_definitions_mix_to_the_same_bits(scaled: bool, monkeypatch) -> None:
     if not kernels.installed():
         pytest.skip("numba is missing: it is optional")
-    monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
+    monkeypatch.setattr(pointers, "SMALLEST_SHARED", 0)
     values, _ = made(19)
     values[3, :1000] *= np.float32(1e37)
     sent = np.random.default_rng(1).random((19, len(LAYOUT.blocks))) < 0.7

@@ -19,7 +19,7 @@ def rules() -> dict[str, Rule]:
     for kind, rule in active().of("rules").items():
         if rule.mode == "async":
             continue
-        if rule.sees != "vector":
+        if rule.granularity != "vector":
             found[kind] = rule(skipped="left_out", **KEYS.get(kind, {}))
         elif "per" in rule.model_fields and rule(per="block").scope == "block":
             found[f"{kind} per block"] = rule(per="block", skipped="left_out")

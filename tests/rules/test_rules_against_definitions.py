@@ -172,13 +172,13 @@ def check_transcription(rule: Any, case: Case, combined: Combined) -> None:
     own = case.reference.astype(np.float64)
     if n == 0 or rule.unable(n):
         assert not combined.update.any()
-        assert n == 0 or rule.sees == "coordinate" or not combined.accepted.any()
+        assert n == 0 or rule.granularity == "coordinate" or not combined.accepted.any()
         return
     sizes = np.abs(np.vstack((case.updates, case.reference)).astype(np.float64))
     if sizes.max(initial=0.0) > 1e15 or sizes[sizes > 0].min(initial=1.0) < 1e-15:
         return  # squares of these need more than float64 in a transcription; their results are finite, as is checked
     parts = [slice(0, case.layout.size)]
-    if rule.scope == "block" and rule.sees == "vector":
+    if rule.scope == "block" and rule.granularity == "vector":
         parts = [slice(block.offset, block.stop) for block in case.layout.blocks]
     for index, part in enumerate(parts):
         rows = case.updates[:, part].astype(np.float64)

@@ -84,13 +84,13 @@ def test_the_sums_behind_zeno_are_of_the_order_that_is_laid_down() -> None:
         assert blocks.segment_sums(values[:1]).tolist() == want[:1]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.sees != "vector"], ids=lambda rule: rule.kind)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.granularity != "vector"], ids=lambda rule: rule.kind)
 @pytest.mark.parametrize("n", [1, 3, 5, 16])
 def test_parts_of_what_a_rule_sees_combine_to_the_whole(rule: Rule, n: int) -> None:
     values, reference = updates(n)
     whole = rule.combine(Updates.of(values, LAYOUT), given(reference)).update
     cuts = [*LAYOUT.bounds(3, whole=True), *pairwise(LAYOUT.offsets.tolist())]
-    if rule.sees == "coordinate":
+    if rule.granularity == "coordinate":
         cuts += [*LAYOUT.bounds(3), (5, 6), (100, 103), (LAYOUT.size - 1, LAYOUT.size), (8, 8)]
     for start, stop in cuts:
         updates_of_part = Updates.of(values[:, start:stop], LAYOUT.restrict(start, stop))

@@ -148,14 +148,14 @@ def test_each_rung_of_halving_has_fewer_configurations_and_more_epochs(write: Wr
     assert [rung[0].run.train.epochs for rung in group.configurations[0].rungs] == [2, 4, 8]
 
 
-def test_a_search_that_is_smaller_than_it_seems_has_a_caution(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_is_smaller_than_it_seems_has_a_warning(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     search = GRID.replace('"grid"', '"halving"\nsamples = 9')
     few = "[search] has 3 different configurations, fewer than samples = 9, because equal ones are one"
     rung = "[search] has a single rung, because the number of configurations, 3, is not greater than factor = 3"
-    assert [each.partition(":")[0] for each in load_experiment(write(search)).cautions] == [few, rung]
-    assert load_experiment(write(search.replace("samples = 9", "factor = 2"))).cautions == ()
+    assert [each.partition(":")[0] for each in load_experiment(write(search)).warnings] == [few, rung]
+    assert load_experiment(write(search.replace("samples = 9", "factor = 2"))).warnings == ()
     assert main(["search", str(write(search)), "--dry-run", "--results", str(write(search).parent)]) == 0
-    assert f"hpcps: caution: {few}" in capsys.readouterr().out
+    assert f"hpcps: warning: {few}" in capsys.readouterr().out
 
 
 def test_set_and_include_end_the_search_of_a_key(write: Write) -> None:
@@ -316,7 +316,7 @@ def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     shown = capsys.readouterr()
     assert "lr.search: 2 runs of 1 epoch\n" in shown.out
     assert "1 diverged" in shown.out
-    assert "hpcps: caution: a run of the search diverged or failed: configurations with fewer of them win" in shown.out
+    assert "hpcps: warning: a run of the search diverged or failed: configurations with fewer of them win" in shown.out
     assert (results / "lr.search/figures/search.png").stat().st_size > 10_000
     assert command(file, "run") == 2
     assert "has no result yet for median" in capsys.readouterr().err

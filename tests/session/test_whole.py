@@ -125,7 +125,7 @@ def test_an_attack_on_compressed_gradients_changes_what_is_decoded(kind):
     codecs = [Codec(compressor, layout) for _ in range(4)]
 
     def read(values, codec):
-        room, whole = np.empty(codec.most_words(layout, 0), np.float32), np.ones(3, bool)
+        room, whole = np.empty(codec.most_elements(layout, 0), np.float32), np.ones(3, bool)
         return codec.decode(layout, 0, whole, codec.encode(layout, 0, whole, values, room))
 
     for step in range(3):

@@ -111,17 +111,17 @@ def test_cautions_are_those_of_the_selected_points(
 ) -> None:
     path = str(write("[[sweep]]\n'data.split' = ['iid', 'by_class']"))
     assert run(path, "--only", "iid") == 0
-    assert "caution" not in capsys.readouterr().out
+    assert "warning" not in capsys.readouterr().out
     assert run(path, "--only", "by_class") == 0
-    assert "caution" in capsys.readouterr().out
+    assert "warning" in capsys.readouterr().out
 
 
 def test_what_is_odd_is_printed(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(write()), "--set", "data.split=by_class") == 0
-    assert "\ncaution: --set data.split=by_class: data.split: 4 of 4 workers lack classes" in capsys.readouterr().out
+    assert "\nwarning: --set data.split=by_class: data.split: 4 of 4 workers lack classes" in capsys.readouterr().out
 
 
-def test_what_run_refuses_on_this_machine_is_a_caution(
+def test_what_run_refuses_on_this_machine_is_a_warning(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,12 +133,12 @@ def test_what_run_refuses_on_this_machine_is_a_caution(
     (tmp_path / "file").touch()
     assert run(path, "--set", backend, "--set", "data.name=mnist", "--results", "file/results") == 0
     written, data = capsys.readouterr().err.splitlines()
-    assert written.startswith("hpcps: caution: `hpcps run` refuses it on this machine: cannot write to the results")
-    assert data.startswith("hpcps: caution: `hpcps run` refuses it on this machine: no mnist in data")
+    assert written.startswith("hpcps: warning: `hpcps run` refuses it on this machine: cannot write to the results")
+    assert data.startswith("hpcps: warning: `hpcps run` refuses it on this machine: no mnist in data")
 
 
 @pytest.mark.parametrize(
-    ("keys", "caution"),
+    ("keys", "warning"),
     [
         ('{kind="topk", k=320}', ""),
         ('{kind="topk", k=321}', "k: 1 of 3 encoded blocks of mlp, such as output.weight, send half of their values"),
@@ -148,17 +148,17 @@ def test_what_run_refuses_on_this_machine_is_a_caution(
         ('{kind="int8", min_bytes=32769}', "min_bytes: the largest block of mlp has 32768 bytes, so nothing is enc"),
     ],
 )
-def test_a_compressor_that_does_not_fit_the_model_is_a_caution(
-    keys: str, caution: str, write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+def test_a_compressor_that_does_not_fit_the_model_is_a_warning(
+    keys: str, warning: str, write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
     changes = (f"communication.compression={keys}", "model.name=mlp", "data.name=digits")
     assert run(str(write()), *(word for change in changes for word in ("--set", change))) == 0
     found = [line for line in capsys.readouterr().err.splitlines() if "communication.compression" in line]
-    assert [f"hpcps: caution: communication.compression.{caution}" in line for line in found] == [True] * bool(caution)
+    assert [f"hpcps: warning: communication.compression.{warning}" in line for line in found] == [True] * bool(warning)
 
 
-def test_a_gpu_that_is_missing_is_a_caution(
+def test_a_gpu_that_is_missing_is_a_warning(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -168,5 +168,5 @@ def test_a_gpu_that_is_missing_is_a_caution(
     settings = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     assert run(str(write()), "--set", "train.device=cuda", "--set", "train.threads=3") == 0
     (device,) = capsys.readouterr().err.splitlines()
-    assert device.startswith('hpcps: caution: `hpcps run` refuses it on this machine: train.device = "cuda", but')
+    assert device.startswith('hpcps: warning: `hpcps run` refuses it on this machine: train.device = "cuda", but')
     assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == settings

@@ -675,7 +675,7 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
     ],
 )
 def test_what_is_odd_is_told_and_runs(write: Write, more: str, overrides: list[str], expected: str) -> None:
-    told = [each for each in load_experiment(write(more), overrides).cautions if "compares updates" not in each]
+    told = [each for each in load_experiment(write(more), overrides).warnings if "compares updates" not in each]
     assert len(told) == bool(expected)
     assert expected in "".join(told)
 
@@ -693,7 +693,7 @@ def test_what_is_odd_is_told_and_runs(write: Write, more: str, overrides: list[s
 def test_a_reference_of_all_classes_and_workers_of_few_may_not_agree(
     write: Write, overrides: list[str], told: bool
 ) -> None:
-    found = [each for each in load_experiment(write(""), overrides).cautions if "compares updates with the" in each]
+    found = [each for each in load_experiment(write(""), overrides).warnings if "compares updates with the" in each]
     assert len(found) == told
     assert all(
         "of all classes, and 4 of 4 workers lack classes: it may accept no update in most" in each for each in found

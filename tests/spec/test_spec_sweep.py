@@ -218,13 +218,13 @@ split = { kind = "dirichlet", alpha = 0.5 }
 """
 
 
-def test_a_swept_table_that_drops_keys_of_the_base_is_a_caution(write: Callable[..., Path]) -> None:
-    def cautions(values: str) -> list[int]:
+def test_a_swept_table_that_drops_keys_of_the_base_is_a_warning(write: Callable[..., Path]) -> None:
+    def warnings_of_run(values: str) -> list[int]:
         points = load_experiment(write("", f"{BASE}data = {values}")).points
-        said = [[text for text in point.cautions if "replaces the whole table" in text] for point in points]
+        said = [[text for text in point.warnings if "replaces the whole table" in text] for point in points]
         dropped = 'its split = { kind = "dirichlet", alpha = 0.5 } does not hold here'
         assert all(dropped in text for texts in said for text in texts)
         return [len(texts) for texts in said]
 
-    assert cautions('[{ name = "digits" }, { name = "synthetic" }]') == [1, 1]
-    assert cautions('[{ name = "digits", split = "iid" }, { name = "synthetic", split = "by_class" }]') == [0, 0]
+    assert warnings_of_run('[{ name = "digits" }, { name = "synthetic" }]') == [1, 1]
+    assert warnings_of_run('[{ name = "digits", split = "iid" }, { name = "synthetic", split = "by_class" }]') == [0, 0]

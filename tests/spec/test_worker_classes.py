@@ -100,14 +100,14 @@ def test_a_quorum_waits_for_a_slow_worker_0(
 ) -> None:
     classes = f"[[heterogeneity.classes]]\nname = 'slow'\nworkers = {workers}\n{speed}\n"
     classes += f"[[heterogeneity.classes]]\nname = 'rest'\nworkers = {4 - len(json.loads(workers))}\nseconds = 0.5\n"
-    found = [str(each) for each in load_experiment(write(classes), ["topology.validators=0", *more]).cautions]
+    found = [str(each) for each in load_experiment(write(classes), ["topology.validators=0", *more]).warnings]
     found = [each for each in found if "not without worker 0" in each]
     assert len(found) == told
 
 
 def test_a_quorum_waits_for_worker_0_with_a_factor(write: Write) -> None:
     keys = ["topology.validators=0", "train.quorum=0.5", "heterogeneity.slow={ workers = [0], factor = 3.0 }"]
-    (found,) = load_experiment(write(""), keys).cautions
+    (found,) = load_experiment(write(""), keys).warnings
     assert (
         "closes with 2 of 4 answers, but not without worker 0, which evaluates the model and is slower than 3"
         in str(found)
@@ -117,27 +117,27 @@ def test_a_quorum_waits_for_worker_0_with_a_factor(write: Write) -> None:
 def test_a_quorum_of_all_workers_leaves_nobody_late(write: Write) -> None:
     path = write("")
     keys = ["train.quorum=4", "train.grace=1", "train.abandon=true", "train.local_steps=2"]
-    grace, abandon = load_experiment(path, keys).cautions
+    grace, abandon = load_experiment(path, keys).warnings
     assert "train.grace: has no effect, because a round waits for all 4 workers" in grace
     assert "train.abandon: has no effect" in abandon
-    assert not load_experiment(path, ["train.quorum=3", "train.grace=1"]).cautions
+    assert not load_experiment(path, ["train.quorum=3", "train.grace=1"]).warnings
 
 
 def test_imposed_seconds_are_compared_with_a_simulated_step(write: Write) -> None:
     """Only then is the time of the computation known beforehand."""
     text = f"{FAST}seconds = 0.5\n[transport]\nkind = 'inproc'\n[simulation]\nkind = 'modelled'\n"
 
-    def cautions(step: str, more: str = "") -> list[str]:
-        found = load_experiment(write(f"{text}{more}step = {step}")).cautions
+    def warnings_of_run(step: str, more: str = "") -> list[str]:
+        found = load_experiment(write(f"{text}{more}step = {step}")).warnings
         return [str(each) for each in found if "a step" in str(each)]
 
-    assert not cautions("{ kind = 'constant', seconds = 0.5 }")
-    assert not load_experiment(write(f"{FAST}seconds = 0.5\n[transport]\nkind = 'inproc'")).cautions
-    (found,) = cautions("{ kind = 'uniform', low = 0.1, high = 0.6 }")
+    assert not warnings_of_run("{ kind = 'constant', seconds = 0.5 }")
+    assert not load_experiment(write(f"{FAST}seconds = 0.5\n[transport]\nkind = 'inproc'")).warnings
+    (found,) = warnings_of_run("{ kind = 'uniform', low = 0.1, high = 0.6 }")
     assert "takes up to 0.6 s in this simulation, longer than the imposed 0.5 s" in found
-    (found,) = cautions("{ kind = 'constant', seconds = 0.3 }", "speed = 0.5\n")
+    (found,) = warnings_of_run("{ kind = 'constant', seconds = 0.3 }", "speed = 0.5\n")
     assert "takes up to 0.6 s" in found
-    (found,) = cautions("{ kind = 'lognormal', median = 0.1 }")
+    (found,) = warnings_of_run("{ kind = 'lognormal', median = 0.1 }")
     assert "may take any time" in found
 
 

@@ -101,7 +101,7 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
 
 def test_a_simulation_without_costs_has_no_timeline(tmp_path, capsys):
     run, _ = traced(tmp_path, "--set", 'simulation={kind="modelled"}')
-    assert 'caution: --set simulation={kind="modelled"}: simulation: all costs are zero' in capsys.readouterr().err
+    assert 'warning: --set simulation={kind="modelled"}: simulation: all costs are zero' in capsys.readouterr().err
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path)]) == 2
     assert "no simulated time passes in rounds " in capsys.readouterr().err
 

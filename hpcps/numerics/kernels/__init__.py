@@ -12,7 +12,7 @@ They need numba, which is optional. Without numba, and for small updates, rules 
 - `mixing`: several weighted sums of the same updates
 - `ordered`: means of ranks, for rules that sort the values of each coordinate
 - `pairs`: inner products of all pairs of updates, and weighted sums
-- `places`: the addresses of updates, and their division among threads
+- `pointers`: the addresses of updates, and their division among threads
 - `registers`: inner loops that keep values of several rows in registers
 - `scores`: products of updates with a vector, for screening and for scaling
 """

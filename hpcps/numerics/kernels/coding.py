@@ -19,7 +19,7 @@ from hpcps.numerics.blocks import LANES
 from hpcps.numerics.coding import drawing
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.pairs import fold
-from hpcps.numerics.kernels.places import address
+from hpcps.numerics.kernels.pointers import address
 from hpcps.numerics.layout import Vector
 
 _HALVES = bool(get_host_cpu_features().get("f16c"))

@@ -13,7 +13,7 @@ from hpcps.numerics.definitions import comparators, needed
 from hpcps.numerics.kernels.means import average_segments, vote_segments
 from hpcps.numerics.kernels.ordered import Network, ordered_segments
 from hpcps.numerics.kernels.pairs import gram, weighted_sum
-from hpcps.numerics.kernels.places import FINITE, Integers, Places, address, finite, result
+from hpcps.numerics.kernels.pointers import FINITE, Integers, PointerTable, address, finite, result
 from hpcps.numerics.kernels.scores import add_segments, multiply_segments, scale_segments, screen_segments
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.updates import Updates
@@ -27,7 +27,7 @@ SMALLEST_SAMPLED = 1 << 24
 
 
 def products(updates: Updates, v: Vector | None) -> Products:
-    places = Places.of(updates)
+    places = PointerTable.of(updates)
     sums, _ = _multiply(places, v, updates.to.threads, np.zeros_like(updates.used), None)
     return _products(places.segments, sums, len(updates.layout.blocks))
 
@@ -36,7 +36,7 @@ def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool)
     # The accepted pairs are predicted, so that one pass computes the products and the mean. A second pass computes the
     # mean of the blocks for which the prediction was wrong or uncertain. If the result is written over the base, there
     # is no prediction, because the first pass would overwrite the base.
-    places, blocks, threads = Places.of(updates), len(updates.layout.blocks), updates.to.threads
+    places, blocks, threads = PointerTable.of(updates), len(updates.layout.blocks), updates.to.threads
     out, to = result(updates)
     apart = to[0] != to[1]
     likely, sure = (places.addresses != 0) | zeros, np.full(blocks, apart)
@@ -45,12 +45,12 @@ def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool)
     sums, results = _multiply(places, v, threads, likely, np.where(sure, _divisors(likely), 0.0), to)
     accepted = accepts(_products(places.segments, sums, blocks))
     again = ((accepted != likely).any(axis=0) | ~sure)[places.segments[:, 0]]
-    rest = Places(places.addresses * accepted, places.offsets, places.segments[again])
+    rest = PointerTable(places.addresses * accepted, places.offsets, places.segments[again])
     found = rest.run(average_segments, threads, _divisors(accepted), *to)
     return out, finite(updates, found) and bool((results[~again] <= FINITE).all()), accepted
 
 
-def _predict(places: Places, v: Vector, accepts: Accepts, otherwise: Mask, threads: int) -> tuple[Mask, Mask]:
+def _predict(places: PointerTable, v: Vector, accepts: Accepts, otherwise: Mask, threads: int) -> tuple[Mask, Mask]:
     """Predict the accepted pairs `[n, B]`, and return for which blocks the prediction is certain enough `[B]`.
 
     The prediction for a large block is the rule's decision on a sample of it; it is uncertain if the parts of the
@@ -63,7 +63,7 @@ def _predict(places: Places, v: Vector, accepts: Accepts, otherwise: Mask, threa
     number = (places.segments[:, 1] - places.offsets[block]) // SEGMENT
     chosen = (steps[block] > 0) & (number % np.maximum(steps[block], 1) == 0)
     part = (number // np.maximum(steps[block], 1) % SAMPLES)[chosen]
-    sample = Places(places.addresses, places.offsets, places.segments[chosen])
+    sample = PointerTable(places.addresses, places.offsets, places.segments[chosen])
     sums, _ = _multiply(sample, v, threads, np.zeros_like(otherwise), None)
     decisions = [accepts(_products(sample.segments[part == p], sums[part == p], blocks)) for p in range(SAMPLES)]
     agreed: Mask = np.all([decision == decisions[0] for decision in decisions], axis=(0, 1))
@@ -71,7 +71,7 @@ def _predict(places: Places, v: Vector, accepts: Accepts, otherwise: Mask, threa
 
 
 def _multiply(
-    places: Places,
+    places: PointerTable,
     v: Vector | None,
     threads: int,
     accepted: Mask,
@@ -124,7 +124,7 @@ def average(updates: Updates) -> tuple[Vector, bool]:
     threads = updates.to.threads if len(updates) * updates.layout.size >= SMALLEST_SHARED_MEAN else 1
     divisors = np.full(len(updates.layout.blocks), float(len(updates)))
     out, to = result(updates)
-    return out, finite(updates, Places.of(updates).run(average_segments, threads, divisors, *to))
+    return out, finite(updates, PointerTable.of(updates).run(average_segments, threads, divisors, *to))
 
 
 def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
@@ -150,7 +150,7 @@ def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]
 
 
 def screen(updates: Updates) -> Mask:
-    places = Places.of(updates)
+    places = PointerTable.of(updates)
     worst = np.zeros((len(places.segments), len(updates)), np.int32)
     places.run(screen_segments, updates.to.threads, worst)
     refused = np.zeros(updates.sent.shape, np.bool_)
@@ -161,21 +161,21 @@ def screen(updates: Updates) -> Mask:
 
 def scale(update: Updates, factors: Float64) -> Vector:
     out, to = result(update)
-    Places.of(update).run(scale_segments, update.to.threads, factors, to[1])
+    PointerTable.of(update).run(scale_segments, update.to.threads, factors, to[1])
     return out
 
 
 def _ordered(updates: Updates, network: Network, ranks: tuple[int, int, bool], keep: int) -> tuple[Vector, bool]:
     """Call `ordered_segments`."""
     out, to = result(updates)
-    found = Places.of(updates).run(ordered_segments, updates.to.threads, network, ranks, keep, *to)
+    found = PointerTable.of(updates).run(ordered_segments, updates.to.threads, network, ranks, keep, *to)
     return out, finite(updates, found)
 
 
 def _vote(updates: Updates, step: float, threshold: float) -> tuple[Vector, bool]:
     """Call `vote_segments`; a step of 0 asks for the mean."""
     out, to = result(updates)
-    return out, finite(updates, Places.of(updates).run(vote_segments, updates.to.threads, step, threshold, *to))
+    return out, finite(updates, PointerTable.of(updates).run(vote_segments, updates.to.threads, step, threshold, *to))
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ import numpy as np
 from hpcps.numerics.blocks import SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.memory import NONE, floats, largest, magnitude, write
-from hpcps.numerics.kernels.places import Table
+from hpcps.numerics.kernels.pointers import Table
 
 MEAN_COLUMNS = 2048
 """Columns whose mean is computed at a time: longer reads of each row, and their sums are in the fastest cache."""
@@ -23,7 +23,7 @@ def average_segments(table: Table, first: int, last: int, divisors: Float64, bas
     """Compute the sum of the updates divided by the block's divisor, segment by segment.
 
     Args:
-        table: see `Places`.
+        table: see `PointerTable`.
         first: the number of the first segment.
         last: the number after that of the last segment.
         divisors: the divisor of each block: `[B]`.

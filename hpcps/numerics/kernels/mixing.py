@@ -9,7 +9,7 @@ import numpy as np
 from hpcps.numerics.blocks import LARGEST, SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.memory import floats
-from hpcps.numerics.kernels.places import Integers, Places, Table
+from hpcps.numerics.kernels.pointers import Integers, PointerTable, Table
 from hpcps.numerics.kernels.registers import MIXED, TOGETHER, mix_in_registers
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
@@ -51,7 +51,7 @@ def mix_segments(table: Table, first: int, last: int, weights: Float64, m: int, 
     """Compute weighted sums of the updates, segment by segment.
 
     Args:
-        table: see `Places`; segments may begin anywhere in their block.
+        table: see `PointerTable`; segments may begin anywhere in their block.
         first: the number of the first segment.
         last: the number after that of the last segment.
         weights: the weight of each update in each row: `[B or 1, M, n]`, M a multiple of `TOGETHER`.
@@ -98,7 +98,7 @@ def mix(updates: Updates, weights: Float64, columns: slice, out: Vector) -> None
     """
     m, n, threads = *weights.shape[1:], updates.to.threads
     target = np.array([columns.start, out.__array_interface__["data"][0], out.strides[0]], np.int64)
-    places = replace(Places.of(updates), segments=_within(updates.layout.segments(SEGMENT), columns))
+    places = replace(PointerTable.of(updates), segments=_within(updates.layout.segments(SEGMENT), columns))
     if (np.count_nonzero(weights, axis=2) <= 1).all():
         rows = np.abs(weights).argmax(axis=2)
         places.run(scale_rows, threads, rows, np.take_along_axis(weights, rows[:, :, None], axis=2)[:, :, 0], target)

@@ -9,7 +9,7 @@ import numpy as np
 from hpcps.numerics.blocks import LANES, SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.memory import NONE, floats, write
-from hpcps.numerics.kernels.places import FINITE, Integers, Table
+from hpcps.numerics.kernels.pointers import FINITE, Integers, Table
 from hpcps.numerics.kernels.registers import sort_in_registers
 from hpcps.numerics.layout import Vector
 
@@ -109,7 +109,7 @@ def ordered_segments(
     """Compute the mean of the sorted values of some ranks, or of the values nearest to it, segment by segment.
 
     Args:
-        table: see `Places`.
+        table: see `PointerTable`.
         first: the number of the first segment.
         last: the number after that of the last segment.
         network: how the rows are sorted.

@@ -11,7 +11,7 @@ from hpcps.numerics.blocks import LANES, LARGEST, SEGMENT, STRETCH, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
 from hpcps.numerics.kernels.memory import NONE, floats, write
-from hpcps.numerics.kernels.places import FINITE, Places, Table, result
+from hpcps.numerics.kernels.pointers import FINITE, PointerTable, Table, result
 from hpcps.numerics.kernels.registers import RECTANGLE, rectangle_of_products
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
@@ -28,7 +28,7 @@ def multiply_pairs(table: Table, first: int, last: int, sums: Float64) -> None:
     """Compute the products of all pairs of updates, stretch by stretch.
 
     Args:
-        table: see `Places`; its segments are stretches.
+        table: see `PointerTable`; its segments are stretches.
         first: the number of the first stretch.
         last: the number after that of the last stretch.
         sums: output, zero before: `[s, m, m]`, m a multiple of 4 and at least n. Elements below the diagonal are
@@ -114,7 +114,7 @@ def weigh_segments(table: Table, first: int, last: int, weights: Float64, base: 
 
 def gram(updates: Updates) -> Float64:
     n, blocks = len(updates), len(updates.layout.blocks)
-    stretches = replace(Places.of(updates), segments=updates.layout.segments(STRETCH))
+    stretches = replace(PointerTable.of(updates), segments=updates.layout.segments(STRETCH))
     m = -(-n // WIDE) * WIDE
     sums = np.zeros((len(stretches.segments), m, m))
     stretches.run(multiply_pairs, updates.to.threads, sums)
@@ -127,5 +127,5 @@ def gram(updates: Updates) -> Float64:
 def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
     out, to = result(updates)
     weights = np.ascontiguousarray(weights, np.float64)
-    results = Places.of(updates).run(weigh_segments, updates.to.threads, weights, *to)
+    results = PointerTable.of(updates).run(weigh_segments, updates.to.threads, weights, *to)
     return out, all(result <= FINITE for result in results)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from hpcps.numerics.blocks import LANES, SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.memory import floats, largest, write
-from hpcps.numerics.kernels.places import Integers, Table
+from hpcps.numerics.kernels.pointers import Integers, Table
 from hpcps.numerics.kernels.registers import TOGETHER, weigh_rows
 from hpcps.numerics.layout import Mask, Vector
 
@@ -42,7 +42,7 @@ def multiply_segments(
     """Compute the products of the updates with v, segment by segment, and the mean of some updates in the same pass.
 
     Args:
-        table: see `Places`.
+        table: see `PointerTable`.
         first: the number of the first segment.
         last: the number after that of the last segment.
         v: the address of v, or 0 for zero.

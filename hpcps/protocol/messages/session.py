@@ -60,7 +60,7 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="agg
     """The tensors in a span.
 
     Attributes:
-        values: their words, or what the compressor made of them.
+        values: their elements, or what the compressor made of them.
     """
 
     values: Vector
@@ -77,7 +77,7 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
 
     Attributes:
         unused: for each tensor with blocks that no worker has: its slot, and these blocks.
-        values: their words, or what the compressor made of them.
+        values: their elements, or what the compressor made of them.
     """
 
     unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()

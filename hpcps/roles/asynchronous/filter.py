@@ -79,6 +79,6 @@ class UpdateFilter:
             accepted=accepted,
             accepted_sent=accepted,
             rejected=int(rejected.sum()),
-            turned=int(decision.negated.sum()),
+            negated=int(decision.negated.sum()),
         )
         return FilteredUpdate(entry, decision.applied, rejected, tally, entry.rate * alpha)

@@ -224,7 +224,7 @@ class LogClient:
         self.request = 0
         self._entries = 0
 
-    def take_model(self, source: Peer, model: ModelReply) -> Iterator[Effect]:
+    def receive_model(self, source: Peer, model: ModelReply) -> Iterator[Effect]:
         """Take a shard of the model that was asked for; the run is over with the last model."""
         training = self._training
         last = bool(model.flags & Flag.LAST)

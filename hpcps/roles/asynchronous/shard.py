@@ -125,7 +125,7 @@ class SentModels:
     def _encoder(self, reader: Peer) -> tuple[Codec, Vector] | None:
         """Return the codec of a reader and memory for its encodings; None if models are sent as they are."""
         if reader not in self._encoders and (codec := self._codec()) is not None:
-            self._encoders[reader] = codec, self._allocate(codec.most_words(self._layout, self._first_block))
+            self._encoders[reader] = codec, self._allocate(codec.most_elements(self._layout, self._first_block))
         return self._encoders.get(reader)
 
     def state(self) -> State:

@@ -74,7 +74,7 @@ class AsyncValidator(TrainingRole):
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, ModelReply() as model) if source.role == "server":
-                yield from self._log.take_model(source, model)
+                yield from self._log.receive_model(source, model)
             case Received(source, UpdateRequest() | NoUpdate() as message) if source in self._requests:
                 yield from self._take_update(source, message)
             case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
@@ -220,6 +220,6 @@ class AsyncValidator(TrainingRole):
             "version": self._training.version,
             "queued": len(self._queue),
             **self._tally.fields(),
-            "turned_pairs": self._tally.turned,
+            "turned_pairs": self._tally.negated,
             "malformed": self._malformed,
         }

@@ -45,7 +45,7 @@ class AsyncWorker(Worker):
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, ModelReply() as model) if source.role == "server":
-                yield from self._log.take_model(source, model)
+                yield from self._log.receive_model(source, model)
             case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
                 yield from self._training.take_checkpoint(due)
             case Received() | Malformed() if self._adversary.answers(event):

@@ -15,7 +15,7 @@ class LastAnswer:
     """The last answer of a worker, and how long the worker took for it.
 
     A checkpoint does not change which rounds a late answer misses. So it contains the answers that combiners had not
-    got at its moment; after a resume, each is sent as long after that moment as it was made.
+    got when it was written; after a resume, each is sent as late as it was made.
 
     Attributes:
         round: the round of the model that it answers.
@@ -29,13 +29,13 @@ class LastAnswer:
         self.took = 0.0
         self._began = 0.0
 
-    def begin(self, round: int, moment: float) -> None:
+    def begin(self, round: int, now: float) -> None:
         """Note when the worker adopted the model of a round."""
-        self.round, self._began = round, moment
+        self.round, self._began = round, now
 
-    def end(self, moment: float) -> None:
+    def end(self, now: float) -> None:
         """Note when the answer is made; its messages follow."""
-        self.took, self.messages = moment - self._began, []
+        self.took, self.messages = now - self._began, []
 
     def state(self) -> State:
         """Return the answer, with copies of its payloads."""

@@ -78,7 +78,7 @@ class PartitionSender:
         self._kept[to].append(answer)
         yield from self._send(to)
 
-    def take_model(self, source: Peer, model: ModelPartition) -> Iterator[Effect]:
+    def receive_model(self, source: Peer, model: ModelPartition) -> Iterator[Effect]:
         """Take a partition of the next model; adopt the model once it is complete.
 
         A partition from a receiver of this role's answers is also a credit: the receiver has combined the partition
@@ -257,14 +257,14 @@ class PartitionCollector:
         """The number of elements that are combined next."""
         return int(self._present.sum()) * self.partition.layout.size
 
-    def put(self, source: Peer, answer: Answer, round: int, moment: float = 0.0) -> Iterator[Effect]:
+    def put(self, source: Peer, answer: Answer, round: int, arrived: float = 0.0) -> Iterator[Effect]:
         """Take a sender's partition, or that it is absent; a bad one is recorded and counts as skipped.
 
         Args:
             source: the sender.
             answer: its message.
             round: the round of the combiner.
-            moment: when the message came.
+            arrived: when the message arrived, see `Received`.
         """
         left = self._left.get(source, 0)
         number = self.total - left
@@ -290,10 +290,10 @@ class PartitionCollector:
             if reason is None:
                 self._take(source, answer.mask, values)
         if reason:
-            yield from self.refuse(source, reason, type(answer), moment)
+            yield from self.refuse(source, reason, type(answer), arrived)
 
     def refuse(
-        self, source: Peer, reason: str, kind: type[Answer] | None = None, moment: float = 0.0
+        self, source: Peer, reason: str, kind: type[Answer] | None = None, arrived: float = 0.0
     ) -> Iterator[Effect]:
         """Count a bad message as a partition with every block skipped, if its sender still owes one.
 
@@ -303,7 +303,7 @@ class PartitionCollector:
             source: the sender.
             reason: what is wrong with the message.
             kind: its class, if it is one that the combiner gets; else None.
-            moment: when the message came.
+            arrived: when the message arrived, see `Received`.
         """
         yield rejection(source, reason)
         self._malformed += 1

@@ -16,9 +16,9 @@ from hpcps.roles.events import Effect, Pause, Send
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.spec.schema import Run
 
-MOMENT = 1e-9
+SHORTEST_PAUSE = 1e-9
 """The length of the shortest pause, in seconds: answers that come within it count as simultaneous. In one process the
-clock only advances while no role can proceed, so all answers of a moment are there when this pause is over, and their
+clock only advances while no role can proceed, so all answers of one time are there when this pause is over, and their
 order is that of the workers."""
 
 
@@ -42,14 +42,14 @@ class Arrival:
     """The arrival of an answer, whose first message has come.
 
     Attributes:
-        moment: when it came.
-        worker: the index of its worker. Answers of one moment count in the order of the workers.
+        time: when it arrived.
+        worker: the index of its worker. Answers of one time count in the order of the workers.
         round: the round of the model that it answers.
         absent: whether it holds no update.
         steps: the local steps after which the worker abandoned the round; None if it did not.
     """
 
-    moment: float
+    time: float
     worker: int
     round: int
     absent: bool = False
@@ -87,7 +87,7 @@ class QuorumCollector(PartitionCollector):
         self._answers: dict[Peer, Arrival] = {}
         self._returned: dict[Peer, Arrival] = {}
         self._told: set[Peer] = set()
-        self._moment = 0.0
+        self._now = 0.0
         self._credits: list[Send] = []
         self._alarms: deque[int] = deque()
         self._over = False
@@ -132,17 +132,17 @@ class QuorumCollector(PartitionCollector):
 
     # Messages
 
-    def put(self, source: Peer, answer: Answer, round: int, moment: float = 0.0) -> Iterator[Effect]:
-        self._moment = moment
+    def put(self, source: Peer, answer: Answer, round: int, arrived: float = 0.0) -> Iterator[Effect]:
+        self._now = arrived
         owed = self._owed.get(source)
-        yield from super().put(source, answer, owed[0].round if owed else round, moment)
+        yield from super().put(source, answer, owed[0].round if owed else round, arrived)
         yield from self._credited()
 
     def refuse(
-        self, source: Peer, reason: str, kind: type[Answer] | None = None, moment: float = 0.0
+        self, source: Peer, reason: str, kind: type[Answer] | None = None, arrived: float = 0.0
     ) -> Iterator[Effect]:
-        self._moment = moment
-        yield from super().refuse(source, reason, kind, moment)
+        self._now = arrived
+        yield from super().refuse(source, reason, kind, arrived)
         yield from self._credited()
 
     def _credited(self) -> Iterator[Send]:
@@ -172,7 +172,7 @@ class QuorumCollector(PartitionCollector):
         owed = self._owed[source][0]
         owed.answered = True
         owed.lost |= steps is not None
-        answer = Arrival(self._moment, source.index, owed.round, absent, steps)
+        answer = Arrival(self._now, source.index, owed.round, absent, steps)
         if owed.lost:
             self._returned[source] = answer
             self._permit(source, owed)
@@ -222,9 +222,9 @@ class QuorumCollector(PartitionCollector):
             if not self._over and not all(each.answered or each.lost for each in owed):
                 if round not in self._alarms:
                     self._alarms.append(round)
-                    yield Pause(max(train.grace, MOMENT))
+                    yield Pause(max(train.grace, SHORTEST_PAUSE))
                 return
-        order = sorted(self._answers.values(), key=lambda answer: (answer.moment, answer.worker))
+        order = sorted(self._answers.values(), key=lambda answer: (answer.time, answer.worker))
         if not everyone and not train.grace:
             always = [n for n, answer in enumerate(order) if Peer("worker", answer.worker) in self._always]
             order = order[: max([self._needed, *(n + 1 for n in always)])]

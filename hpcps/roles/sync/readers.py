@@ -18,26 +18,26 @@ def readers_of(run: Run, round: int) -> Readers:
 class Readers:
     """Every reader gets the model of each round, and has answered it when the next one is made."""
 
-    def give(self, round: int, moment: float) -> None:
+    def give(self, round: int, now: float) -> None:
         """Note when the model of a round was sent first."""
 
     def late(self, round: int) -> tuple[Peer, ...]:
         """Return the workers that did not get the model of a round, or have not answered it by its end."""
         return ()
 
-    def owing(self, round: int, moment: float) -> Iterator[Send]:
+    def owing(self, round: int, now: float) -> Iterator[Send]:
         """Have the workers that owe answers to models before that of a round send them: the run has resumed."""
         yield from ()
 
-    def state(self, round: int, moment: float) -> State:
+    def state(self, round: int, now: float) -> State:
         """Return, at the end of the round before, which model each worker has, and for how long."""
         return State()
 
     def restore(self, state: State) -> None:
-        """Restore what was given before a checkpoint, whose moment becomes 0."""
+        """Restore what was given before a checkpoint, whose time becomes 0."""
 
-    def resume(self, moment: float) -> None:
-        """Take the moment of the checkpoint for this one: the run resumes."""
+    def resume(self, now: float) -> None:
+        """Take the time of the checkpoint for the present one: the run resumes."""
 
     def learn(self, answered: Iterable[int]) -> None:
         """Note which workers a combiner says have answered: they get the next model."""
@@ -64,40 +64,40 @@ class LateReaders(Readers):
     def __init__(self, workers: int, round: int) -> None:
         """All workers get the model of a round."""
         self._given = dict.fromkeys(range(workers), round)
-        self._moments: dict[int, float] = {}
+        self._given_at: dict[int, float] = {}
         self.next: set[int] = set()
 
-    def give(self, round: int, moment: float) -> None:
+    def give(self, round: int, now: float) -> None:
         """Note when the model of a round was sent first."""
-        self._moments.setdefault(round, moment)
+        self._given_at.setdefault(round, now)
         kept = {*self._given.values(), round}
-        self._moments = {each: at for each, at in self._moments.items() if each in kept}
+        self._given_at = {each: at for each, at in self._given_at.items() if each in kept}
 
     def late(self, round: int) -> tuple[Peer, ...]:
         """Return the workers that did not get the model of a round, or have not answered it by its end."""
         of_round = {k for k, given in self._given.items() if given == round}
         return tuple(Peer("worker", k) for k in self._given if k not in of_round & self.next)
 
-    def owing(self, round: int, moment: float) -> Iterator[Send]:
+    def owing(self, round: int, now: float) -> Iterator[Send]:
         """Have the workers that owe answers to models before that of a round send them: the run has resumed."""
         for worker, given in self._given.items():
             if given != round:
-                yield Send(Peer("worker", worker), SendAgain(round=given, age=moment - self._moments[given]))
+                yield Send(Peer("worker", worker), SendAgain(round=given, age=now - self._given_at[given]))
 
-    def state(self, round: int, moment: float) -> State:
+    def state(self, round: int, now: float) -> State:
         """Return, at the end of the round before, which model each worker has, and for how long."""
         given = [[k, each] for k, each in self._given.items()]
-        ages = [[each, moment - at] for each, at in self._moments.items() if each < round]
+        ages = [[each, now - at] for each, at in self._given_at.items() if each < round]
         return State(facts={"given": given, "ages": ages})
 
     def restore(self, state: State) -> None:
-        """Restore what was given before a checkpoint, whose moment becomes 0."""
+        """Restore what was given before a checkpoint, whose time becomes 0."""
         self._given = {int(k): int(round) for k, round in state.facts["given"]}
-        self._moments = {int(round): -float(age) for round, age in state.facts["ages"]}
+        self._given_at = {int(round): -float(age) for round, age in state.facts["ages"]}
 
-    def resume(self, moment: float) -> None:
-        """Take the moment of the checkpoint for this one: the run resumes."""
-        self._moments = {round: moment + at for round, at in self._moments.items()}
+    def resume(self, now: float) -> None:
+        """Take the time of the checkpoint for the present one: the run resumes."""
+        self._given_at = {round: now + at for round, at in self._given_at.items()}
 
     def learn(self, answered: Iterable[int]) -> None:
         """Note which workers a combiner says have answered: they get the next model."""

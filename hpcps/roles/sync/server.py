@@ -98,7 +98,7 @@ class SyncServer(MessagingRole):
         self._part: _Part | None = None
         self._stages = StageMachine(SYNC_SERVER)
         self._diverged = self._due = False
-        self._moment = 0.0
+        self._now = 0.0
         self._checkpoint = CheckpointParts(self._roster)
         # What the models of this round, of this server and of the checkpoint coordinator, said of checkpoints; and what
         # the next model says.
@@ -112,7 +112,7 @@ class SyncServer(MessagingRole):
     def handle(self, event: Event) -> Iterator[Effect]:
         answers = self._answers if self._part is not None else None
         if not isinstance(event, (Reduced, Idle, StopRequested)):
-            self._moment = event.moment
+            self._now = event.arrived
         match event:
             case Start() if self._part is not None:
                 yield from self._resume(self._part)
@@ -123,9 +123,9 @@ class SyncServer(MessagingRole):
             case Malformed(source, reason) if answers and answers.takes_steps(source):
                 yield from answers.excuse(source, reason, self.round)
             case Received(source, message):
-                yield from self._receive(source, message, event.moment)
+                yield from self._receive(source, message, event.arrived)
             case Malformed(source, reason):
-                yield from self._refuse(source, reason, event.moment)
+                yield from self._refuse(source, reason, event.arrived)
             case Resumed():
                 assert self._part is not None, "it has the initial model"
                 self._part.collector.elapsed(self.round)
@@ -138,7 +138,7 @@ class SyncServer(MessagingRole):
             case Snapped():
                 yield from self._snapped(event)
 
-    def _receive(self, source: Peer, message: Message, moment: float) -> Iterator[Effect]:
+    def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
         if self._part is None:
             yield from self._initialise(source, message)
         elif isinstance(message, RunEnds) and source == SERVER_0 and isinstance(self._part.schedule, OpenSchedule):
@@ -148,7 +148,7 @@ class SyncServer(MessagingRole):
         elif isinstance(message, PartWritten) and self.keeps_checkpoints:
             yield from self._checkpoint.take(source, message)
         elif isinstance(message, self._takes) and source in self._senders:
-            yield from self._part.collector.put(source, message, self.round, moment)
+            yield from self._part.collector.put(source, message, self.round, arrived)
             if message.round == self.round:
                 self._flags |= message.flags & CHECKPOINT_FLAGS
                 if isinstance(message, CombinedUpdate):
@@ -158,14 +158,14 @@ class SyncServer(MessagingRole):
             yield from self._part.collector.follow(message)
             yield from self._combine_when_ready(self._part)
         else:
-            yield from self._refuse(source, f"a server gets no {message.kind} from {source}", moment)
+            yield from self._refuse(source, f"a server gets no {message.kind} from {source}", arrived)
 
-    def _refuse(self, source: Peer, reason: str, moment: float) -> Iterator[Effect]:
+    def _refuse(self, source: Peer, reason: str, arrived: float) -> Iterator[Effect]:
         """Count a bad message as an empty update, so that the run goes on."""
         if self._part is None:
             yield rejection(source, reason)
         else:
-            yield from self._part.collector.refuse(source, reason, moment=moment)
+            yield from self._part.collector.refuse(source, reason, arrived=arrived)
             yield from self._combine_when_ready(self._part)
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
@@ -208,7 +208,7 @@ class SyncServer(MessagingRole):
         kept = {"rule": self._rule_state, **shard.kept} | ({} if self._answers is None else {"counter": self._answers})
         parts = {name: part.state() for name, part in kept.items()}
         if self._run.has_quorum:
-            parts["readers"] = self._readers.state(self.round, self._moment)
+            parts["readers"] = self._readers.state(self.round, self._now)
         if isinstance(self._part.collector, QuorumCollector):
             parts["quorum"] = self._part.collector.state()
         return State(models, facts).having(**parts)
@@ -237,10 +237,10 @@ class SyncServer(MessagingRole):
 
     def _resume(self, part: _Part) -> Iterator[Effect]:
         """Send the model with which the run resumes; have late workers send the answers that they owe."""
-        self._readers.resume(self._moment)
+        self._readers.resume(self._now)
         yield from self._publish(part)
         if self.keeps_checkpoints:
-            yield from self._readers.owing(self.round, self._moment)
+            yield from self._readers.owing(self.round, self._now)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written; go on, or end."""
@@ -298,7 +298,7 @@ class SyncServer(MessagingRole):
         self, part: _Part, number: int, given: Slice, round: int, readers: Sequence[Peer], *, whole: bool = False
     ) -> Iterator[Effect]:
         """Send a partition of a round's model: encoded to readers that have the previous model, unless `whole`."""
-        self._readers.give(round, self._moment)
+        self._readers.give(round, self._now)
         payload = given.held[part.shard.partitions[number].columns]
         model = ModelPartition(
             round=round, shard=self.peer.index, partition=number, flags=self._announced,

@@ -34,13 +34,13 @@ class Slice:
     Attributes:
         model: the slice of the model `[m]`.
         held: the slice that its readers have decoded `[m]`; `model` itself if it is sent as it is.
-        words: the memory of `codes`.
+        room: the memory of `codes`.
         codes: of each partition that is made, the encoded difference to what the readers had before.
     """
 
     model: Vector
     held: Vector
-    words: Vector
+    room: Vector
     codes: dict[int, Vector] = field(default_factory=dict)
 
 
@@ -75,7 +75,7 @@ class SyncShard:
         rooms = [0]
         if self.encoder is not None:
             parts = ((part.layout, self.first_block + part.blocks.start) for part in self.partitions)
-            rooms = [*accumulate((self.encoder.most_words(*part) for part in parts), initial=0)]
+            rooms = [*accumulate((self.encoder.most_elements(*part) for part in parts), initial=0)]
         self._rooms = [slice(*bounds) for bounds in pairwise(rooms)]
         self._resources = resources
         self.now, self.coming = self._allocated(rooms[-1]), self._allocated(rooms[-1])
@@ -86,12 +86,12 @@ class SyncShard:
         self.finite = True
         self._earlier: list[tuple[int, Slice]] = []
 
-    def _allocated(self, words: int) -> Slice:
-        """Return memory for a slice; servers send `held` and `words` from it."""
+    def _allocated(self, elements: int) -> Slice:
+        """Return memory for a slice; servers send `held` and `codes` from it."""
         held, size = self._resources.allocate(self.size), self.size
         if self.encoder is None:
             return Slice(held, held, held[:0])
-        return Slice(self._resources.local(size), held, self._resources.allocate(words))
+        return Slice(self._resources.local(size), held, self._resources.allocate(elements))
 
     def begin(self, model: Vector, held: Vector | None = None) -> None:
         """Begin with a slice of a model `[m]`, and with what its readers have, by default the same."""
@@ -116,7 +116,7 @@ class SyncShard:
         if self.encoder is not None:
             part, held = self.partitions[number], self.coming.held[columns]
             held[:] = self.now.held[columns]
-            whole, room = np.ones(len(part.layout.blocks), np.bool_), self.coming.words[self._rooms[number]]
+            whole, room = np.ones(len(part.layout.blocks), np.bool_), self.coming.room[self._rooms[number]]
             first = self.first_block + part.blocks.start
             self.coming.codes[number] = self.encoder.encode_difference(part.layout, first, whole, coming, held, room)
             good = good and finite(held)
@@ -134,5 +134,5 @@ class SyncShard:
         self._earlier.append((round - 1, self.now))
         self.now = self.coming
         unread = next((n for n, (earlier, _) in enumerate(self._earlier) if earlier not in read), None)
-        words = self.now.words.size
-        self.coming = self._allocated(words) if unread is None else self._earlier.pop(unread)[1]
+        elements = self.now.room.size
+        self.coming = self._allocated(elements) if unread is None else self._earlier.pop(unread)[1]

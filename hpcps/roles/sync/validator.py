@@ -81,9 +81,9 @@ class SyncValidator(TrainingRole):
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, ModelPartition() as model) if source.role == "server":
-                yield from self._sender.take_model(source, model)
+                yield from self._sender.receive_model(source, model)
             case Received(source, Update() | Absent() as answer) if source.role == "worker":
-                yield from self._collector.put(source, answer, self.round, event.moment)
+                yield from self._collector.put(source, answer, self.round, event.arrived)
                 yield from self._combine_when_ready()
             case Resumed():
                 self._collector.elapsed(self.round)
@@ -91,7 +91,7 @@ class SyncValidator(TrainingRole):
             case Received(source, Credit() as credit) if source in self._servers:
                 yield from self._sender.take_credit(source, credit)
             case Received() | Malformed() if not self._training.takes(event):
-                yield from self._refuse(event.source, unwanted(event, "a validator"), event.moment)
+                yield from self._refuse(event.source, unwanted(event, "a validator"), event.arrived)
             case Computed("combine"):
                 yield from self._send_combined()
             case Computed("adopt"):
@@ -167,9 +167,9 @@ class SyncValidator(TrainingRole):
         yield Record("round", self._training.record_fields() | fields)
         self._collector.clear()
 
-    def _refuse(self, source: Peer, reason: str, moment: float) -> Iterator[Effect]:
+    def _refuse(self, source: Peer, reason: str, arrived: float) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
         if source.role == "server":
             raise self.unusable(source, reason)
-        yield from self._collector.refuse(source, reason, moment=moment)
+        yield from self._collector.refuse(source, reason, arrived=arrived)
         yield from self._combine_when_ready()

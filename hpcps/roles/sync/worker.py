@@ -34,7 +34,7 @@ class SyncWorker(Worker):
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._answer = LastAnswer() if run.has_quorum else None
         self._owes = False
-        self._moment = 0.0
+        self._now = 0.0
 
     def state(self, evaluated: int) -> State:
         state = super().state(evaluated)
@@ -47,10 +47,10 @@ class SyncWorker(Worker):
 
     def handle(self, event: Event) -> Iterator[Effect]:
         if not isinstance(event, (Reduced, Idle, StopRequested)):
-            self._moment = event.moment
+            self._now = event.arrived
         match event:
             case Computed("adopt") if self._answer is not None:
-                self._answer.begin(self.round, self._moment)
+                self._answer.begin(self.round, self._now)
                 yield from self._training.handle(event)
             case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
                 yield from self._sender.take_checkpoint(due)
@@ -60,7 +60,7 @@ class SyncWorker(Worker):
             case Resumed() if self._owes:
                 yield from self._send_again()
             case Received(source, ModelPartition() as model) if source.role == "server":
-                yield from self._sender.take_model(source, model)
+                yield from self._sender.receive_model(source, model)
             case Received(source, Credit() as credit) if source in self._receivers:
                 yield from self._sender.take_credit(source, credit)
             case Received() | Malformed() if self._adversary.answers(event):
@@ -86,7 +86,7 @@ class SyncWorker(Worker):
         assert self._packed is not None, "it has been packed"
         self._training.on(Trigger.UPDATE_READY)
         if self._answer is not None:
-            self._answer.end(self._moment)
+            self._answer.end(self._now)
         for place in range(len(self._packed.parts)):
             part = yield from self.encoded(self._packed, place)
             shard = part.combiner.index if part.combiner.role == "server" else 0

@@ -156,12 +156,12 @@ class Packer:
         if self._encoder is None:
             return part
         errors = None if self.memory.errors is None else self.memory.errors[partition.columns]
-        words = self._encoder.encode(place, part.mask, part.payload, errors)
+        encoded = self._encoder.encode(place, part.mask, part.payload, errors)
         # An attacker does not keep what the encoding of its attack loses.
         if errors is not None and packed.lost is not None:
             for start, stop in partition.layout.runs(packed.lost[partition.blocks]):
                 errors[start:stop] = 0
-        return replace(part, payload=words)
+        return replace(part, payload=encoded)
 
     def replaced(self, packed: Packed, payload: Vector) -> Packed:
         """Return an update with other values, of which all are attacked.
@@ -206,8 +206,8 @@ class Packer:
         encode = self._encoder.encode_attacked
         self._partitions.spoil_divided(values, attacked)
         given = ((place, part.mask, part.payload) for place, part in enumerate(packed.parts))
-        words = [encode(*each, attacked, values) for each in given]
-        parts = (replace(part, payload=each) for part, each in zip(packed.parts, words, strict=True))
+        encoded = [encode(*each, attacked, values) for each in given]
+        parts = (replace(part, payload=each) for part, each in zip(packed.parts, encoded, strict=True))
         return replace(packed, parts=tuple(parts))
 
     def state(self) -> State:

@@ -19,7 +19,7 @@ _ENOUGH = 30
 """Average samples of each class from which a shard in file order has all classes, unless the file is sorted."""
 
 
-def cautions(run: Run) -> Iterator[Problem]:
+def warnings_of_run(run: Run) -> Iterator[Problem]:
     """Yield the warnings about a valid run."""
     if not run.topology.alone:
         yield from _rule_has_enough_updates(run)

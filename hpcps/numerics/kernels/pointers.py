@@ -18,7 +18,7 @@ from hpcps.numerics.updates import NotFiniteError, Updates
 Result = TypeVar("Result")
 Integers = NDArray[np.int64]
 Table = tuple[Integers, Integers, Integers]
-"""Addresses, offsets and segments of `Places`."""
+"""Addresses, offsets and segments of `PointerTable`."""
 
 FINITE: Any = np.int32(0x7F7FFFFF)
 """The largest bit pattern, without the sign, of a finite float32."""
@@ -34,7 +34,7 @@ _SMALLEST_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Places:
+class PointerTable:
     """The updates as kernels take them: arrays of integers, whose types do not depend on the updates.
 
     Attributes:
@@ -48,7 +48,7 @@ class Places:
     segments: Integers
 
     @staticmethod
-    def of(updates: Updates) -> Places:
+    def of(updates: Updates) -> PointerTable:
         """Return the addresses of updates, which must stay alive while the addresses are used."""
         layout = updates.layout
         begins = np.array([address(payload) for payload in updates.payloads], np.int64).reshape(-1, 1)
@@ -56,7 +56,7 @@ class Places:
             addresses = begins + 4 * layout.offsets[:-1]
         else:
             addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
-        return Places(addresses, layout.offsets, layout.segments(SEGMENT))
+        return PointerTable(addresses, layout.offsets, layout.segments(SEGMENT))
 
     def run(self, kernel: Callable[..., Result], threads: int, *arguments: object) -> list[Result]:
         """Call a kernel on ranges of segments that cover all, with at most `threads` threads; return its results."""
