@@ -2,6 +2,7 @@
 
 - `abandoning`: local steps that a late worker leaves when its round has closed
 - `adversary`: the adversary
+- `announcements`: what a server says with its models: epochs, checkpoints, statistics, the end
 - `last_answer`: the answer of a late worker, for checkpoints
 - `partitions`: how a role sends the partitions of a round, and how a combiner collects them
 - `quorum`: rounds that do not wait for every worker

@@ -11,6 +11,7 @@ from hpcps.aggregation.collector import Collector
 from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.aggregation.outcomes import BlockOutcomes, Tally
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
+from hpcps.numerics.state import Kept
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
@@ -204,6 +205,14 @@ class PartitionCollector:
         self._left = dict.fromkeys(self._share, self.total)
         for peer in self._share:
             self._collector.forget(peer)
+
+    def begin(self, round: int) -> None:
+        """Begin at a round whose model every sender gets."""
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        """What a checkpoint contains of the collector between two rounds."""
+        return {}
 
     def close(self, round: int, *, everyone: bool) -> Iterator[Effect]:
         """Close the round for further senders if that is due; without a quorum it waits for all senders."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Kept, State
 from hpcps.protocol.messages import Abandon, Absent, Closed, Credit, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
@@ -98,6 +98,10 @@ class QuorumCollector(PartitionCollector):
     def begin(self, round: int) -> None:
         """Begin at a round whose model every worker gets."""
         self._owed = {worker: deque([Owed(round)]) for worker in self._share}
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        return {"quorum": self}
 
     def state(self) -> State:
         """Return between two rounds what each worker owes; its answer is in the part of the worker, not in this one."""

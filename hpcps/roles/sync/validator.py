@@ -64,16 +64,15 @@ class SyncValidator(TrainingRole):
         return {"acceptance": self._acceptance, "rule": self._rule_state, **self._decoder.kept}
 
     def state(self, evaluated: int) -> State:
-        state, collector = super().state(evaluated), self._collector
-        return state.having(quorum=collector.state()) if isinstance(collector, QuorumCollector) else state
+        collected = {name: part.state() for name, part in self._collector.kept.items()}
+        return super().state(evaluated).having(**collected)
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        if isinstance(self._collector, QuorumCollector):
-            if "quorum" in state.facts:
-                self._collector.restore(state.part("quorum"))
-            else:  # a checkpoint of an earlier version waits for all workers
-                self._collector.begin(self.round)
+        self._collector.begin(self.round)
+        for name, part in self._collector.kept.items():
+            if name in state.facts:  # a checkpoint of an earlier version waits for all workers
+                part.restore(state.part(name))
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
