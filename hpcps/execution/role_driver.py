@@ -208,7 +208,7 @@ class RoleDriver:
 
     def _react(self, event: Event) -> Iterator[Effect]:
         self._account.took(self.peer, event)
-        dated = replace(event, arrived=self._clock()) if isinstance(event, _DATED) else event
+        dated = event._replace(arrived=self._clock()) if isinstance(event, _DATED) else event
         for effect in self._role.handle(dated):
             in_background = isinstance(effect, InBackground) and self._background is not None
             if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
@@ -258,7 +258,7 @@ class RoleDriver:
         if not isinstance(event, Computed):
             return event
         self._account.note(TIMER)
-        return replace(event, time=self._record.time)
+        return event._replace(time=self._record.time)
 
     def _opened(self, arrival: Delivered | Malformed) -> Received | Malformed:
         """Return what the role gets of a message that has come."""
@@ -299,14 +299,14 @@ class RoleDriver:
                 now = self._clock()
                 took = now - began
                 if effect.slowdown > 1.0:
-                    done = replace(done, seconds=effect.slowdown * took)
+                    done = done._replace(seconds=effect.slowdown * took)
                     self._alarms.set(now + (effect.slowdown - 1.0) * took, done)
                 elif effect.least > took:
-                    self._alarms.set(began + effect.least, replace(done, seconds=effect.least))
+                    self._alarms.set(began + effect.least, done._replace(seconds=effect.least))
                 else:
                     if effect.least:
                         self._account.note(TIMER)
-                    self._queue.append(replace(done, seconds=took, overran=0.0 < effect.least < took))
+                    self._queue.append(done._replace(seconds=took, overran=0.0 < effect.least < took))
             case Now(task, work):
                 self._compute(task, work)
             case InBackground(task, work, cancel):

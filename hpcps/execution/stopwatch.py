@@ -6,7 +6,6 @@ import time
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 
 from hpcps.roles.events import Computed, Event
 
@@ -151,4 +150,4 @@ class Alarms:
         if not self._set:
             return None
         until, event = self._set.pop(0)
-        return replace(event, seconds=event.seconds + self._clock() - until) if isinstance(event, Computed) else event
+        return event._replace(seconds=event.seconds + self._clock() - until) if isinstance(event, Computed) else event

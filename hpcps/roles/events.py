@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -15,8 +15,7 @@ from hpcps.protocol.received import Malformed, Operation, Received, Reduced
 from hpcps.training.evaluation import Evaluation
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """The run begins.
 
     Attributes:
@@ -26,8 +25,7 @@ class Start:
     arrived: float = 0.0
 
 
-@dataclass(frozen=True)
-class Computed:
+class Computed(NamedTuple):
     """A `Compute` or `InBackground` effect is done.
 
     Attributes:
@@ -47,8 +45,7 @@ class Computed:
     arrived: float = 0.0
 
 
-@dataclass(frozen=True)
-class Resumed:
+class Resumed(NamedTuple):
     """A `Pause` is over.
 
     Attributes:
@@ -68,8 +65,7 @@ class StopRequested:
     """The run is to stop at a checkpoint, to be resumed later; only the checkpoint coordinator gets this event."""
 
 
-@dataclass(frozen=True)
-class Snapped:
+class Snapped(NamedTuple):
     """A `Snapshot` is written.
 
     Attributes:
