@@ -1,12 +1,12 @@
 """Byzantine attacks.
 
-- `base`: the base classes, who attacks and when; start here
+- `base`: the base classes, who attacks and when
+- `values`: change the own update
+- `sending`: wrong labels, no update, a late update
+- `omniscient`: the base of attacks that know the honest updates
+- `shifted_mean`: shift the mean of the honest updates
 - `copies`: send the work of others
 - `fang`: against Krum and against the trimmed mean
-- `omniscient`: the base of attacks that know the honest updates
-- `sending`: wrong labels, no update, a late update
-- `shifted_mean`: shift the mean of the honest updates
-- `values`: change the own update
 """
 
 from hpcps.attacks.base import (

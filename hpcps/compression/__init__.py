@@ -1,14 +1,14 @@
 """Compressors: how the blocks of an update are encoded before they are sent; functions on arrays, with their keys.
 
-- `base`: the base classes; start here
+- `base`: the base classes
 - `codec`: encodes and decodes the blocks of an update with a compressor
-- `dithering`: BytePS's random levels
-- `lossless`: zstd
-- `low_rank`: PowerSGD
-- `quantized`: random levels without bias
 - `rounding`: 16-bit floats and 8-bit integers
 - `signs`: one bit a value
 - `sparse`: some of the values, with their indices
+- `quantized`: random levels without bias
+- `dithering`: BytePS's random levels
+- `low_rank`: PowerSGD
+- `lossless`: zstd
 """
 
 from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept, NoCompression

@@ -1,13 +1,13 @@
 """Data sets, their split into shards, and the stream of batches; no deep-learning framework is imported.
 
-- `base`: the base class of data sets; start here
-- `batches`: the stream of training batches
-- `files/`: official files: downloads, checksums, formats
-- `parts`: the two parts of a data set, opened and checked
-- `samples`: samples and labels as the files hold them
+- `base`: the base class of data sets
 - `sets/`: the data sets
-- `shards`: the training samples of each worker
+- `samples`: samples and labels as the files hold them
+- `parts`: the two parts of a data set, opened and checked
+- `files/`: official files: downloads, checksums, formats
 - `splits`: how the training samples are divided
+- `shards`: the training samples of each worker
+- `batches`: the stream of training batches
 - `statistics`: the mean and the standard deviation of the training samples
 """
 

@@ -4,22 +4,22 @@ A process of a launch executes `__main__`. `sweep/` is different: it runs in the
 launches.
 
 - `__main__`: the program of every rank
-- `account`: writes the record lines of a role
-- `background`: runs one task at a time in the background of a role
 - `bootstrap`: creates the process group of a launch
-- `device_buffers`: chooses where the buffers of a run are
-- `evaluation_process`: evaluates for the evaluator, in another process
-- `inprocess`: executes a whole run in one process
-- `observer`: what a run tells an observer
 - `process`: one process of a launch: one run after another
 - `process_context`: the role of one process in one run, and its trace
-- `recorded_run`: the settings of a recorded run, and the evaluation of its models
-- `replay/`: executes a recorded run again, and compares the records
-- `reporter`: the observer that calls the callbacks of a run
-- `resume`: the checkpoint from which a run resumes
-- `role_driver`: executes the effects of a role and passes events to it
 - `role_factory`: creates the roles of a run
-- `simulation/`: simulates the timing of a cluster
+- `role_driver`: executes the effects of a role and passes events to it
+- `account`: writes the record lines of a role
 - `stopwatch`: the time that a role spends on each kind of task, and the events that it gets later
+- `background`: runs one task at a time in the background of a role
+- `evaluation_process`: evaluates for the evaluator, in another process
+- `resume`: the checkpoint from which a run resumes
+- `device_buffers`: chooses where the buffers of a run are
+- `inprocess`: executes a whole run in one process
+- `observer`: what a run tells an observer
+- `reporter`: the observer that calls the callbacks of a run
+- `recorded_run`: the settings of a recorded run, and the evaluation of its models
 - `sweep/`: executes many runs: starts launches, repeats failed ones
+- `replay/`: executes a recorded run again, and compares the records
+- `simulation/`: simulates the timing of a cluster
 """

@@ -5,14 +5,14 @@ A component is a class whose fields are its keys in the experiment file. It is b
 `plugins`; all three work in the same way. `registry.rules`, `registry.attacks` and so on map the names of each kind to
 components; `load_plugins` adds those of files.
 
-- `components`: the components of each kind; start here
-- `config`: the base class of everything that has keys in the experiment file
-- `failures`: what goes wrong in the code of a component, as an error for people
-- `field`: a key whose value is a component
+- `components`: the components of each kind
 - `kinds`: the kinds of components, and whether a class is a usable one
+- `config`: the base class of everything that has keys in the experiment file
+- `field`: a key whose value is a component
 - `plugins`: the files of an experiment that define components
-- `similarity`: the valid name that a person probably meant
 - `trial`: executes a plugin file in a child process first
+- `failures`: what goes wrong in the code of a component, as an error for people
+- `similarity`: the valid name that a person probably meant
 """
 
 from typing import TYPE_CHECKING, Any

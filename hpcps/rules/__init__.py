@@ -1,16 +1,16 @@
 """Rules that combine or filter updates before they are added to the model.
 
-- `asynchronous`: the base class of rules that decide on one update at a time, and rules by staleness
-- `base`: the base classes, and the way of the updates of a round to a rule; start here
-- `context`: what a rule may use in addition to the updates
-- `coordinate_wise`: means of all values of a coordinate, or of some of them; votes on the sign
-- `geometric_median`: the geometric median, from the inner products of the updates alone
-- `preaggregation`: what is done with the updates before a rule combines them
-- `selection`: averages of a selection of the updates
-- `spectral`: rules that look for the direction in which the updates differ most
 - `stage`: a pre-aggregator or a rule, and how many updates it needs
-- `trusted`: rules that compare updates with the validator's own, or measure the loss on its data
+- `base`: the base classes, and the way of the updates of a round to a rule
+- `context`: what a rule may use in addition to the updates
+- `preaggregation`: what is done with the updates before a rule combines them
+- `coordinate_wise`: means of all values of a coordinate, or of some of them; votes on the sign
 - `weighted`: the base class of weighted sums, and rules that weigh all updates
+- `selection`: averages of a selection of the updates
+- `geometric_median`: the geometric median, from the inner products of the updates alone
+- `spectral`: rules that look for the direction in which the updates differ most
+- `trusted`: rules that compare updates with the validator's own, or measure the loss on its data
+- `asynchronous`: the base class of rules that decide on one update at a time, and rules by staleness
 """
 
 from hpcps.numerics.operations import screen

@@ -3,19 +3,19 @@
 The names are those of BytePS, with Horovod's `allreduce`. `hpcps launch -n 4 python train.py` starts a script; it
 also works under `mpirun`, and on one host with the processes of torch. docs/how-to/own-script.md shows all.
 
-- `broadcast`: all processes get the parameters, or an object, of one of them
-- `compression`: the types to which tensors are converted
-- `copies`: copies tensors to and from the buffers of a session
-- `data_parallel`: BytePS's DistributedDataParallel
-- `exchange`: `push_pull`; start here
-- `gradients`: the exchange of the gradients of a step
-- `hook`: the hook of PyTorch's DistributedDataParallel
-- `horovod`: Horovod's names
-- `optimizer`: `DistributedOptimizer`
-- `samples`: notices changes of gradients that torch does not count
+- `exchange`: `push_pull`
 - `state`: the session of this process
 - `together`: exchanges several tensors as one
+- `copies`: copies tensors to and from the buffers of a session
+- `compression`: the types to which tensors are converted
+- `broadcast`: all processes get the parameters, or an object, of one of them
+- `horovod`: Horovod's names
+- `optimizer`: `DistributedOptimizer`
+- `gradients`: the exchange of the gradients of a step
+- `samples`: notices changes of gradients that torch does not count
 - `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
+- `hook`: the hook of PyTorch's DistributedDataParallel
+- `data_parallel`: BytePS's DistributedDataParallel
 """
 
 from hpcps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters

@@ -2,15 +2,15 @@
 
 Its class declares what it offers and has its keys; a transport between processes joins their group.
 
-- `backoff`: how a process waits without using its core
 - `base`: the interface of a transport
-- `device/`: vectors in the memory of devices, such as GPUs
 - `inproc`: messages between the roles of one process
-- `mpi/`: messages and collective operations over MPI
 - `process_group`: collective operations of all processes of a launch, and how a process joins it
+- `mpi/`: messages and collective operations over MPI
+- `shared_memory/`: exchange between processes of one host
+- `device/`: vectors in the memory of devices, such as GPUs
 - `pslite/`: messages between nodes of ps-lite
 - `rendezvous`: the file from which nodes read the address of their scheduler
-- `shared_memory/`: exchange between processes of one host
+- `backoff`: how a process waits without using its core
 """
 
 from hpcps.transport.inproc import InOneProcess

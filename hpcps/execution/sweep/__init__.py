@@ -3,9 +3,9 @@
 It runs in the parent process, `hpcps run`, and starts launches. Runs whose transport is `inproc` need no launch: the
 parent process executes them. With `--jobs`, a child process for each slot does this work for one batch.
 
-- `batch`: points that run back to back in one launch or process
+- `sweep_run`: executes the points in their order until each is done or has failed
 - `claims`: the runs that are left for this process, and what `hpcps run` refuses
-- `search`: the rungs of a search
+- `batch`: points that run back to back in one launch or process
 - `slots`: several batches at a time, each on its share of the cores
-- `sweep_run`: executes the points in their order until each is done or has failed; start here
+- `search`: the rungs of a search
 """

@@ -2,19 +2,19 @@
 
 They need numba, which is optional. Without numba, and for small updates, rules use the numpy definitions.
 
-- `__main__`: compiles the kernels before a run
-- `coding`: the loops of `numerics/coding/`
+- `engine`: the operations of `numerics/operations.py` with kernels
+- `pointers`: the addresses of updates, and their division among threads
 - `compiled`: compiles kernels and caches their machine code
-- `engine`: the operations of `numerics/operations.py` with kernels; start here
 - `loading`: loads all kernels from the cache, or compiles them once
-- `means`: means and votes on signs, added to the model in the same pass
+- `__main__`: compiles the kernels before a run
 - `memory`: access to memory at an address
-- `mixing`: several weighted sums of the same updates
+- `registers`: inner loops that keep values of several rows in registers
+- `means`: means and votes on signs, added to the model in the same pass
 - `ordered`: means of ranks, for rules that sort the values of each coordinate
 - `pairs`: inner products of all pairs of updates, and weighted sums
-- `pointers`: the addresses of updates, and their division among threads
-- `registers`: inner loops that keep values of several rows in registers
 - `scores`: products of updates with a vector, for screening and for scaling
+- `mixing`: several weighted sums of the same updates
+- `coding`: the loops of `numerics/coding/`
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The messages: a class for each kind, with named fields; `Envelope` says who sent one, in which run.
 
-- `asynchronous`: those of asynchronous runs
-- `base`: what all have in common; start here
-- `collective`: those of runs without servers
+- `base`: what all have in common
 - `every_run`: those of every kind of run
-- `session`: those of own scripts
 - `synchronous`: those of synchronous rounds
+- `asynchronous`: those of asynchronous runs
+- `collective`: those of runs without servers
+- `session`: those of own scripts
 """
 
 from hpcps.protocol.messages.asynchronous import (

@@ -1,9 +1,9 @@
 """Contradictions: keys that are valid separately but not together.
 
-- `needs`: what keys and components need, compared with what the run offers
-- `timing`: classes of workers, delays and simulated timing
 - `topology`: roles, the rule, and the attack
 - `training`: model, data, training and evaluation
+- `timing`: classes of workers, delays and simulated timing
+- `needs`: what keys and components need, compared with what the run offers
 """
 
 from __future__ import annotations

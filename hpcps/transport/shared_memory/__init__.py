@@ -1,8 +1,8 @@
 """Exchange between processes of one host: receivers read payloads in place, and a pipe wakes them.
 
+- `neighbours`: the processes that share memory with this one
 - `arena`: memory that other processes of the host can read
 - `mailbox`: a pipe for messages, on which a process sleeps
-- `neighbours`: the processes that share memory with this one
 - `process_group`: the process group of processes of one host, without MPI
 """
 
