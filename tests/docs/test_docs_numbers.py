@@ -5,6 +5,7 @@ To change a page after new results, run this file: it prints all tables and sent
 """
 
 import functools
+import json
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README, EXPLANATION, HOW_TO = ROOT / "README.md", ROOT / "docs/explanation", ROOT / "docs/how-to"
 COMMUNICATION, ESYNC, ROBUSTNESS = EXPLANATION / "communication.md", EXPLANATION / "esync.md", HOW_TO / "robustness.md"
+REPRODUCE = HOW_TO / "reproduce.md"
 TUTORIAL = ROOT / "docs/tutorial/first-experiment.md"
 MEGABYTE = 1e6
 
@@ -81,6 +83,71 @@ def quickstart_table():
     """Return those of the quickstart."""
     rules, attacks = ("average", "trimmed_mean", "phocas", "zeno"), ("none", "negative 6", "random 1")
     return accuracy_table("quickstart", rules, attacks)
+
+
+# The paper's figures.
+
+FIGURE_3 = "fig3_sync_single_validator"
+RULES, ATTACKS = ("average", "trimmed_mean", "phocas", "zeno"), ("none", "negative 6", "random 1", "randomscale 8")
+
+
+def figure_3():
+    """Return the final accuracies of its only seed."""
+    return {key: float(values[0]) for key, values in final_accuracies(FIGURE_3).items() if len(values) == 1}
+
+
+def figure_3_table():
+    """Return them, a row for each rule and a column for each attack."""
+    found = figure_3()
+    return [[f"`{rule}`", *(f"{found[rule, attack]:.1f}" for attack in ATTACKS)] for rule in RULES]
+
+
+def reproduce_sentences():
+    """Return what the page says of the claims of the paper."""
+    found = {key: round(value, 2) for key, value in figure_3().items()}
+
+    def below(rule, attack, other="zeno"):
+        return found[other, attack] - found[rule, attack]
+
+    rows = published(FIGURE_3, "rule", "attack", "accuracy").set_index(["rule", "attack"])
+    attacked = [tuple(rows.loc[("zeno", attack), "accuracy"]) for attack in ATTACKS[1:]]
+    assert len(set(attacked)) == 1, "its three curves are one"
+    lost = found["zeno", "none"] - found["zeno", "negative 6"]
+    yield f"It loses {lost:.1f} points beside no attack, and its three curves are one"
+    best = 100 * rows.loc[("average", "random 1"), "accuracy"].max()
+    cost = found["average", "none"] - found["average", "randomscale 8"]
+    yield f"under `random` it gets to {best:.0f} % and ends at chance; `randomscale` costs it {cost:.1f} points"
+    first, second = (f"{below(rule, 'negative 6'):.1f}" for rule in ("trimmed_mean", "phocas"))
+    third, fourth = (f"{below(rule, 'random 1'):.1f}" for rule in ("trimmed_mean", "phocas"))
+    yield (
+        f"They end {first} and {second} points below `zeno` under `negative`, and {third} and {fourth} under `random`"
+    )
+    fifth, sixth = (f"{-below(rule, 'randomscale 8'):.1f}" for rule in ("trimmed_mean", "phocas"))
+    yield f"they are as good as `zeno`: {fifth} points above, and {sixth}"
+    yield f"`average` reaches {found['average', 'none']:.1f} %"
+
+
+def simulation_table():
+    """Return ours beside the independent simulation, over five epochs at a time; a dash if a seed has not got there."""
+    lines = (ROOT / "results/published/resnet20_fig3/oracle_fig3.jsonl").read_text().splitlines()
+    theirs = {}
+    for line in map(json.loads, lines):
+        if line["source"] == "independent simulation":
+            theirs[line["rule"], int(line["epoch"])] = 100 * line["accuracy"]
+    rows = published("resnet20_fig3", "rule", "accuracy")
+    found = []
+    for rule in ("average", "zeno", "phocas", "trimmed_mean"):
+        seeds = [group.set_index("epoch")["accuracy"] for _, group in rows[rows["rule"] == rule].groupby("run_id")]
+        cells = []
+        for epochs in (range(5, 10), range(10, 15), range(15, 20)):
+            if any(epochs[-1] not in seed.index for seed in seeds):
+                cells.append("–")
+                continue
+            ours = np.mean([100 * seed.loc[[*epochs]].mean() for seed in seeds])
+            other = np.mean([theirs[rule, epoch] for epoch in epochs])
+            cells.append(f"{ours:.1f} − {other:.1f} = {ours - other:+.1f}".replace("= -", "= −"))
+        found.append([rule, *cells])
+    return found
 
 
 # Few bytes over slow links.
@@ -594,12 +661,15 @@ TABLES = {
     (ESYNC, "devices of the paper"): paper_table,
     (ESYNC, "accuracies on these devices"): accuracies_table,
     (TUTORIAL, "quickstart"): quickstart_table,
+    (REPRODUCE, "figure 3"): figure_3_table,
+    (REPRODUCE, "beside the independent simulation"): simulation_table,
 }
 SENTENCES = {
     README: readme_sentences,
     COMMUNICATION: communication_sentences,
     ESYNC: esync_sentences,
     ROBUSTNESS: robustness_sentences,
+    REPRODUCE: reproduce_sentences,
 }
 
 

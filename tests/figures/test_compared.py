@@ -171,7 +171,7 @@ def test_a_curve_without_a_line_or_panel_of_ours_is_an_error(results, tmp_path):
 
 
 def test_the_committed_curves_belong_to_figure_3():
-    curves = read_curves(ROOT / "results/published/fig3_sync_single_validator/oracle_fig3.jsonl")
+    curves = read_curves(ROOT / "results/published/resnet20_fig3/oracle_fig3.jsonl")
     assert [(one.source, one.rule, one.attack) for one in curves] == [
         *(("independent simulation", rule, "negative 6") for rule in ("average", "trimmed_mean", "phocas", "zeno")),
         *((f"independent simulation, CPU, seed {seed}", "trimmed_mean", "negative 6") for seed in (1, 2)),
