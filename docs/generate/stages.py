@@ -22,14 +22,14 @@ def _table(table: StageTable) -> str:
     return "\n".join(["| | Stage | When | Next stage | The role |", "|---|---|---|---|---|", *rows])
 
 
-def _name(stage: Stage) -> str:
-    return stage.name.lower().replace("_", " ")
+def _name(stage: Stage | None) -> str:
+    return "any" if stage is None else stage.name.lower().replace("_", " ")
 
 
 def _drawing(title: str, table: StageTable) -> str:
     """Return the stages one below the other; a line to a later one is on the right, one to an earlier one on the left.
 
-    Numbers are those of the table.
+    Numbers are those of the table, whose lines of any stage are not drawn.
     """
     stages = [stage for stage in Stage if any(stage in (each.stage, each.next) for each in table.transitions)]
     order = {stage: number for number, stage in enumerate(stages)}
@@ -37,7 +37,8 @@ def _drawing(title: str, table: StageTable) -> str:
     parts: list[str] = []
     numbers: dict[tuple[Stage, Stage], list[str]] = {}
     for number, each in enumerate(table.transitions, 1):
-        numbers.setdefault((each.stage, each.next), []).append(str(number))
+        if each.stage is not None:
+            numbers.setdefault((each.stage, each.next), []).append(str(number))
     for number, ((before, after), lines) in enumerate(numbers.items()):
         begin, end = order[before], order[after]
         side = 1 if end > begin else -1

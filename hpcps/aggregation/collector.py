@@ -27,7 +27,7 @@ def spans(slots: int) -> Iterator[tuple[int, int]]:
 
 
 class Collector(Generic[Row]):
-    """Collects rows: what each sender sends of numbered slots, each of which is combined once all have sent it.
+    """Collects rows: what each sender sends of numbered slots, which are taken to be combined.
 
     A sender sends spans of slots, in any order; the spans of two senders may differ. It may also send a span without a
     row, as it has none: its slots are combined without it. Rows are not copied, so what is sent must not change before
@@ -62,7 +62,7 @@ class Collector(Generic[Row]):
         return spans(slots)
 
     def take(self, first: int, stop: int, of: Collection[Peer] | None = None) -> tuple[int, dict[Peer, Row]]:
-        """Remove slots that senders have sent, up to the end of a piece of one of them.
+        """Remove slots that senders have sent, up to the end of a span as one of them sent it.
 
         Args:
             first: the first slot.
@@ -109,7 +109,7 @@ class Collector(Generic[Row]):
 
     @property
     def begun(self) -> bool:
-        """Whether a sender has sent slots that others have not."""
+        """Whether there is a slot that was sent and not taken."""
         return any(self._sent.values())
 
     def waiting_for(self, slot: int) -> list[Peer]:

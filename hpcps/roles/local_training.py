@@ -198,6 +198,7 @@ class LocalTraining:
             case Snapped():
                 yield report(event)
                 if self.flags & Flag.SUSPEND:
+                    self.on(Trigger.SUSPENDED)
                     yield Finish(suspended=True)
             case _:
                 raise AssertionError(f"{self._peer} did not ask for {event}")

@@ -1,6 +1,8 @@
 """The stages of roles, and what leads from one to the next: a table for each role.
 
-A role changes its stage only by `StageMachine.on`, so the tables are complete. The page of the protocol draws them.
+A role changes its stage only by `StageMachine.on`, so it never goes another way than its table says. The process that
+keeps checkpoints ends a run that is to stop once all parts are written, in the stage in which it is then. The page of
+the protocol draws the tables.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ class Stage(Enum):
     COMBINING = auto()
     """It combines updates, or filters one; what comes meanwhile is kept."""
     SENDING = auto()
-    """Its answer to the model is made, and goes out as fast as the receivers take it."""
+    """Its answer to the model is complete, and goes out, encoded if so, as fast as the receivers take it."""
     SERVING = auto()
     """A server executes the entries of the log."""
     CHECKPOINTING = auto()
-    """It writes its part of a checkpoint before it goes on."""
+    """Synchronous: it writes its part of a checkpoint before it goes on."""
     SUSPENDING = auto()
-    """It writes its part of the checkpoint at which the run stops, and does nothing after it."""
+    """A server writes its part of the checkpoint at which the run stops; then it ends."""
     STOPPING = auto()
     """The coordinator has said that the run is over, and waits for the last model."""
     FINISHED = auto()
@@ -50,25 +52,27 @@ class Trigger(Enum):
     STEPS_DONE = "the local steps are done, or abandoned"
     UPDATE_READY = "the update is made; the adversary has answered, if there is one"
     ALL_SENT = "the whole answer is sent"
-    UPDATE_SENT = "the update is sent, and a model will answer it"
+    UPDATE_SENT = "the update is sent, or that there is none, and a model will answer"
     UPDATE_GROWS = 'the worker is absent, and its update grows (`absent = "accumulate"`)'
     SENDS_AGAIN = "a resumed run needs the answer that the worker owed at the checkpoint"
     UPDATES_COMPLETE = "what is combined next has come from all that take part in it"
-    COMBINED = "it is combined, and more follows"
-    ALL_COMBINED = "it is combined, and nothing follows in this round"
-    ALL_HANDLED = "the updates that are handled before the next model are handled"
+    COMBINED = "it is combined"
+    ALL_COMBINED = "it is combined, and was the last of the round"
+    ALL_HANDLED = "as many updates are handled as come before its next model"
     ROUND_BEGINS = "the model of the next round is made"
-    CHECKPOINT_DUE = "server 0, or the coordinator of a run without servers, has said so"
+    CHECKPOINT_DUE = "a checkpoint comes before the next model"
     SUSPENSION_DUE = "the checkpoint is the one at which the run stops"
     CHECKPOINT_WRITTEN = "the part of the checkpoint is written"
-    ROUNDS_OVER = "all rounds are done"
+    ROUNDS_OVER = "all rounds or cycles are done"
+    RUN_OVER = "the last model is there, and this role does not need it"
+    SUSPENDED = "its part of the checkpoint at which the run stops is written"
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A line of a table: in this stage, the trigger leads to the next stage; `effects` says what the role does."""
+    """A line of a table: in this stage, or in any, the trigger leads to the next; `effects` says what the role does."""
 
-    stage: Stage
+    stage: Stage | None
     trigger: Trigger
     next: Stage
     effects: str
@@ -83,7 +87,11 @@ class StageTable:
     @property
     def next(self) -> Mapping[tuple[Stage, Trigger], Stage]:
         """The stage to which each trigger leads."""
-        return {(each.stage, each.trigger): each.next for each in self.transitions}
+        return {
+            (stage, each.trigger): each.next
+            for each in self.transitions
+            for stage in (Stage if each.stage is None else (each.stage,))
+        }
 
 
 class StageMachine:
@@ -105,7 +113,7 @@ class StageMachine:
         self.stage = following
 
 
-def _table(*lines: tuple[Stage, Trigger, Stage, str]) -> StageTable:
+def _table(*lines: tuple[Stage | None, Trigger, Stage, str]) -> StageTable:
     return StageTable(tuple(Transition(*line) for line in lines))
 
 
@@ -116,17 +124,18 @@ _TRAINED = (
     (_S.STARTING, _T.RESUMED, _S.WAITING_FOR_MODEL, ""),
     (_S.WAITING_FOR_MODEL, _T.MODEL_COMPLETE, _S.TRAINING, "adopts it, evaluates it if that is due, takes its steps"),
     (_S.TRAINING, _T.LAST_MODEL, _S.FINISHED, "ends once no evaluation is under way"),
+    (None, _T.SUSPENDED, _S.FINISHED, "tells the process that keeps checkpoints, and ends"),
 )
 _PACKS = (_S.TRAINING, _T.STEPS_DONE, _S.PACKING, "makes its update")
 _ANSWERS = (
-    (_S.SENDING, _T.ALL_SENT, _S.WAITING_FOR_MODEL, "records the round"),
+    (_S.SENDING, _T.ALL_SENT, _S.WAITING_FOR_MODEL, "records the round, unless it was sent again"),
     (_S.SENDING, _T.CHECKPOINT_DUE, _S.CHECKPOINTING, f"records the round, {_CHECKPOINT}"),
-    (_S.CHECKPOINTING, _T.CHECKPOINT_WRITTEN, _S.WAITING_FOR_MODEL, "tells the checkpoint coordinator"),
+    (_S.CHECKPOINTING, _T.CHECKPOINT_WRITTEN, _S.WAITING_FOR_MODEL, "tells the process that keeps checkpoints"),
 )
 
 SYNC_WORKER = _table(
     *_TRAINED, _PACKS,
-    (_S.PACKING, _T.UPDATE_READY, _S.SENDING, "sends its partitions as fast as the combiners take them"),
+    (_S.PACKING, _T.UPDATE_READY, _S.SENDING, "sends its partitions, or that it is absent"),
     *_ANSWERS,
     (_S.WAITING_FOR_MODEL, _T.CHECKPOINT_DUE, _S.CHECKPOINTING, f"a late worker: {_CHECKPOINT}"),
     (_S.WAITING_FOR_MODEL, _T.SENDS_AGAIN, _S.SENDING, "sends that answer"),
@@ -147,7 +156,7 @@ SYNC_SERVER = _table(
     (_S.GATHERING, _T.ROUND_BEGINS, _S.GATHERING, "records the round"),
     (_S.GATHERING, _T.CHECKPOINT_DUE, _S.CHECKPOINTING, "records the round, writes its part of the checkpoint"),
     (_S.GATHERING, _T.SUSPENSION_DUE, _S.SUSPENDING, "records the round, writes its part of the checkpoint, ends"),
-    (_S.GATHERING, _T.ROUNDS_OVER, _S.FINISHED, "saves its shard, ends"),
+    (_S.GATHERING, _T.ROUNDS_OVER, _S.FINISHED, "records the round, saves its shard, ends"),
     (_S.CHECKPOINTING, _T.ROUND_BEGINS, _S.GATHERING, "sends the model"),
     (_S.CHECKPOINTING, _T.ROUNDS_OVER, _S.FINISHED, "sends the model, saves its shard, ends"),
 )  # fmt: skip
@@ -155,17 +164,19 @@ ASYNC_WORKER = _table(
     *_TRAINED, _PACKS,
     (_S.PACKING, _T.UPDATE_SENT, _S.WAITING_FOR_MODEL, "records the cycle"),
     (_S.PACKING, _T.UPDATE_GROWS, _S.TRAINING, "records the cycle, takes its next steps"),
-    (_S.PACKING, _T.ROUNDS_OVER, _S.STOPPING, "the coordinator: tells the servers"),
+    (_S.PACKING, _T.ROUNDS_OVER, _S.STOPPING, "the coordinator: records its last cycle, tells the servers"),
     (_S.STOPPING, _T.MODEL_COMPLETE, _S.TRAINING, "adopts it, evaluates it"),
+    (None, _T.RUN_OVER, _S.FINISHED, "ends"),
 )  # fmt: skip
 ASYNC_VALIDATOR = _table(
     *_TRAINED,
-    (_S.TRAINING, _T.STEPS_DONE, _S.GATHERING, "handles the updates that have come"),
+    (_S.TRAINING, _T.STEPS_DONE, _S.GATHERING, "handles its share of updates, or those that have come"),
     (_S.GATHERING, _T.UPDATES_COMPLETE, _S.COMBINING, "passes the update to the rule"),
     (_S.COMBINING, _T.COMBINED, _S.GATHERING, "sends what the rule has left of it to the servers"),
     (_S.GATHERING, _T.ALL_HANDLED, _S.WAITING_FOR_MODEL, "records them, asks for the model"),
-    (_S.GATHERING, _T.ROUNDS_OVER, _S.STOPPING, "the coordinator: tells the servers"),
+    (_S.GATHERING, _T.ROUNDS_OVER, _S.STOPPING, "the coordinator: records them, tells the servers"),
     (_S.STOPPING, _T.MODEL_COMPLETE, _S.TRAINING, "adopts it, evaluates it"),
+    (None, _T.RUN_OVER, _S.FINISHED, "ends"),
 )  # fmt: skip
 ASYNC_SERVER = _table(
     (_S.STARTING, _T.INITIAL_MODEL, _S.SERVING, "sends everyone the model"),
@@ -181,4 +192,4 @@ TABLES = {
     "Validator, asynchronous": ASYNC_VALIDATOR,
     "Server, asynchronous": ASYNC_SERVER,
 }
-"""The tables by title. Workers without servers have that of synchronous workers."""
+"""The tables by title. Workers without servers have that of synchronous workers; what they send is averaged."""

@@ -108,7 +108,7 @@ class Trimming(CoordinateWise, ABC):
         return 0 if self.f is None else 2 * f + 1  # with `trim` there is no smallest number: see `trims_all`
 
     def trims_all(self, n: int) -> bool:
-        """Tell whether `trim` leaves no value of n updates, 2 or fewer: the result is zero, as in ZenoPS.
+        """Tell whether n updates are too few with `trim`, 2 or fewer: the result is zero by definition, as in ZenoPS.
 
         `hpcps check` warns of it; what `fewest` does not allow is an error.
         """

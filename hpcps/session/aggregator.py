@@ -21,7 +21,7 @@ from hpcps.session.reduction import ACCUMULATE, compresses, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
 
-class _Collected:
+class _AggregatedBucket:
     """A bucket as its aggregator sees it: what each worker has sent of it, and the results.
 
     A slot is combined when all workers have sent it. Its result stays in its memory until all workers have sent it
@@ -149,7 +149,7 @@ class Aggregator:
         self._workers = tuple(workers)
         self._aggregators = tuple(aggregators)
         self._declared: dict[int, tuple[Declaration, Peer]] = {}
-        self._collected: dict[int, _Collected] = {}
+        self._collected: dict[int, _AggregatedBucket] = {}
         self._disputed = False
         self._left: dict[Peer, str] = {}
         self._clock, self._allocate = clock, allocate
@@ -209,7 +209,7 @@ class Aggregator:
         for part in tensor.parts:
             if part.aggregator == self.peer:
                 if declaration.bucket not in self._collected:
-                    self._collected[declaration.bucket] = _Collected(part, self._workers, self._allocate)
+                    self._collected[declaration.bucket] = _AggregatedBucket(part, self._workers, self._allocate)
                 self._collected[declaration.bucket].bucket.add(part)
 
     def _collect(self, source: Peer, message: Given) -> Iterator[Send | Now]:
@@ -221,7 +221,7 @@ class Aggregator:
         slots = span(first, end)
         for slot, call in message.calls:
             collected.check_call(source, slot, call)
-        for slot, blocks in message.unused:
+        for slot, blocks in message.absent:
             collected.note_absent(slot, blocks)
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in spans(found):
@@ -236,7 +236,7 @@ class Aggregator:
         self._check(collected)
 
     def _combine(
-        self, source: Peer, collected: _Collected, first: int, end: int, payload: Vector | None
+        self, source: Peer, collected: _AggregatedBucket, first: int, end: int, payload: Vector | None
     ) -> Iterator[Send | Now]:
         """Combine the slots of a span that all workers have sent now."""
         if not collected.rows.begun:
@@ -260,7 +260,7 @@ class Aggregator:
                         yield Send(worker, combined)
                 low = stop
 
-    def _check(self, collected: _Collected) -> None:
+    def _check(self, collected: _AggregatedBucket) -> None:
         """Raise an error if workers wait for one that has left."""
         for worker, why in self._left.items():
             if slots := collected.rows.awaited_of(worker):

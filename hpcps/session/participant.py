@@ -118,12 +118,12 @@ class _Sender:
             values = elements if self._encoder is None else self._encoder(elements)
             yield TensorUpdate(
                 bucket=self.bucket.number, first=first, slots=all_of(stop - first),
-                calls=_within(self.calls, first, stop), unused=_within(self.absent, first, stop), values=values,
+                calls=_within(self.calls, first, stop), absent=_within(self.absent, first, stop), values=values,
             )  # fmt: skip
         for first, stop in _spans_of(begun.keys() - given.keys()):
             yield NoTensors(
                 bucket=self.bucket.number, first=first, slots=all_of(stop - first),
-                calls=_within(self.calls, first, stop), unused=_within(self.absent, first, stop),
+                calls=_within(self.calls, first, stop), absent=_within(self.absent, first, stop),
             )  # fmt: skip
         self.calls.clear()
         self.absent.clear()

@@ -25,6 +25,7 @@ BESIDE = {
     "hpcps/roles/events.py": "names of events and effects",
     "hpcps/roles/local_steps.py": "how many steps there are",
     "hpcps/aggregation/rule_state.py": "what a rule keeps for its next round",
+    "hpcps/aggregation/outcomes.py": "counts for the record",
     "hpcps/aggregation/encoding.py": "encodes and decodes the update, if there is a compressor",
     "hpcps/roles/messaging_role.py": "what roles that exchange messages have in common",
     "hpcps/roles/stages.py": "the stages of roles, and what leads from one to the next",
@@ -55,7 +56,7 @@ def listed(mode):
 
 
 def executed(action):
-    """Return the files of roles, rules and transports of which a function runs."""
+    """Return the files of aggregation, roles, rules and transports of which a function runs."""
     found = set()
 
     def note(frame, event, argument):
@@ -68,7 +69,7 @@ def executed(action):
         sys.setprofile(None)
     inside = (Path(file) for file in found if file.startswith(str(ROOT / "hpcps")))
     names = {str(file.relative_to(ROOT)) for file in inside}
-    return {name for name in names if name.split("/")[1] in ("roles", "rules", "transport")}
+    return {name for name in names if name.split("/")[1] in ("aggregation", "roles", "rules", "transport")}
 
 
 @pytest.mark.parametrize(("mode", "rule"), [("sync", "average"), ("async", "naive_async")])

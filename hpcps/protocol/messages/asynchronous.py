@@ -56,10 +56,10 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoUpdate(Message, code=37, kind="ABSENT", sender="worker", receiver="validator", answer="ModelReply"):
-    """The worker has no update in this cycle; it gets the model if `asynchronous.absent` says so.
+    """The worker has no update in this cycle; it gets the model unless `asynchronous.absent = "accumulate"`.
 
     Attributes:
-        request: the number of the worker's request for the model.
+        request: the number of the worker's request for the model; with "accumulate" that of its last one.
     """
 
     request: Annotated[int, HeaderField.ROUND]
@@ -73,7 +73,7 @@ class SubmittedEntry(Message):
         number: the submitter's count of its entries, from 1.
         shard: the number of the server.
         base: the version of the model from which an update was made; it has no effect in other entries.
-        epoch: the epochs of the submitter's own steps that are over.
+        epoch: the epochs of the submitter's own steps that are over; 0 in the `Stop` of a worker.
         rate: the learning rate of an update, see `UpdateRequest`; if a validator filtered it, `asynchronous.alpha`
             multiplies it, as it multiplies the values.
         request: which of the reader's requests the model answers; None: a worker submits it, and `number` says so.

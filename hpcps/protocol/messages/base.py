@@ -37,7 +37,7 @@ class Flag(IntFlag):
     LAST = 1
     """The model is final: no round begins with it."""
     STATISTICS = 2
-    """Workers send their BatchNorm statistics to the process that evaluates this model."""
+    """Workers send the coordinator their BatchNorm statistics, for the evaluation of this model."""
     SNAPSHOT = 4
     """Every role writes a checkpoint after this round; roles that send to servers forward the flag to them."""
     SUSPEND = 8
@@ -98,6 +98,8 @@ class Message:
     - a model to evaluate: until the evaluator answers
     - an asynchronous model: until its reader asks for the next one
     - an asynchronous validator's part of an update: until the servers answer the validator's own next request
+    - a piece in the ring: until the next round
+    - a tensor of a script: until its result has come; a result: until its receiver has sent the tensor again
 
     A payload without elements, as of a server whose shard has none, is not sent.
 

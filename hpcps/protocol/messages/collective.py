@@ -48,7 +48,7 @@ class PartialSum(RingPiece, code=19, kind="PARTIAL", sender="worker", receiver="
     """The sum of some updates.
 
     Attributes:
-        count: the number of updates in the sum.
+        count: the number of workers in the sum that take part in the round.
     """
 
     count: Annotated[int, HeaderField.INDEX]

@@ -15,7 +15,7 @@ class InitialModel(Message, code=1, kind="INIT", sender="coordinator", receiver=
 
     Attributes:
         shard: the number of the server.
-        layout: the table of `Layout.to_json`.
+        layout: for each block its name and its shape, in order.
         steps_per_epoch: the batches of the coordinator in an epoch.
         statistics: whether BatchNorm statistics are averaged.
         values: the weights `[m]`.
@@ -52,15 +52,16 @@ class Statistics(Message, code=6, kind="STATISTICS", sender="worker", receiver="
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WriteCheckpoint(
-    Message, code=11, kind="CHECKPOINT", sender="server 0", receiver="every other role", answer="PartWritten"
-):
+    Message, code=11, kind="CHECKPOINT", sender="server 0",
+    receiver="late worker; asynchronous: worker, validator, adversary", answer="PartWritten",
+):  # fmt: skip
     """The receiver writes its part of a checkpoint.
 
     Asynchronous: when the entry at this position of the log is executed. With a quorum, to a late worker only: once its
     answer is made, all of whose partitions it may send.
 
     Attributes:
-        position: the round, or the position in the log.
+        position: the round that begins after it; asynchronous: the position in the log.
         flags: those of checkpoints.
     """
 
@@ -69,12 +70,14 @@ class WriteCheckpoint(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PartWritten(Message, code=12, kind="PART", sender="every other role", receiver="checkpoint coordinator"):
+class PartWritten(
+    Message, code=12, kind="PART", sender="every other role but the evaluator", receiver="checkpoint coordinator"
+):
     """A part of a checkpoint is written.
 
     Attributes:
-        position: the round, or the position in the log.
-        checksum: the checksum of the part, as `Snapped` has it.
+        position: the round that begins after it; asynchronous: the position in the log.
+        checksum: the checksum of the part as it was written.
     """
 
     position: Annotated[int, HeaderField.ROUND]
@@ -90,7 +93,7 @@ class Copy(Message, code=15, kind="COPY", sender="worker", receiver="adversary",
         flags: those that the worker sends with the update.
         mask: the blocks that are sent `[B]`.
         epoch: the epochs of the run that are over, as far as the worker knows; None if they follow from the round.
-        values: these blocks, of the whole vector.
+        values: these blocks, of the whole vector; if an attack acts on encodings, what combiners would decode of them.
     """
 
     round: int
@@ -147,7 +150,7 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
 
     Attributes:
         round: that of the `Evaluate`.
-        evaluation: its fields, as in the record, and `finite`.
+        evaluation: the fields of an `evaluation` line of a record, and `finite`.
     """
 
     round: int
@@ -172,7 +175,7 @@ class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator", receiver
     """No model to evaluate follows.
 
     Attributes:
-        flags: `Flag.SUSPEND` if the evaluator ends at once.
+        flags: `Flag.SUSPEND` if the evaluator ends at once; else it ends after its last model.
     """
 
     flags: Flag

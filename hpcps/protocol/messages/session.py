@@ -47,12 +47,12 @@ class Given(Span):
     """What a worker says of the tensors in a span.
 
     Attributes:
-        calls: for each tensor without a name: its slot, and the number of the worker's call for such tensors.
-        unused: for each tensor with blocks that the worker does not have: its slot, and these blocks.
+        calls: for each tensor without a name: its slot, and how often the script has given one of its form.
+        absent: for each tensor with blocks that the worker does not have: its slot, and these blocks.
     """
 
     calls: tuple[tuple[Count, Count], ...] = ()
-    unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
+    absent: tuple[tuple[Count, tuple[Count, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="agg
     """The tensors in a span.
 
     Attributes:
-        values: their elements, or what the compressor made of them.
+        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them.
     """
 
     values: Vector
@@ -77,7 +77,7 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
 
     Attributes:
         unused: for each tensor with blocks that no worker has: its slot, and these blocks.
-        values: their elements, or what the compressor made of them.
+        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them.
     """
 
     unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
@@ -116,7 +116,7 @@ class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="ev
     """The process has ended its script.
 
     Attributes:
-        steps: the steps of the script, as `Session.step` counts them.
+        steps: the steps of the script that all processes take.
         updates: the steps of its optimizer.
     """
 

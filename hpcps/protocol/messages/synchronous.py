@@ -23,7 +23,8 @@ class ModelPartition(
         shard: the number of the server.
         partition: the number of the partition among those of the server.
         flags: see `Flag`.
-        epoch: the epochs that have ended when the round begins, if the receiver needs them; else None.
+        epoch: the epochs that have ended when the round begins, with a policy of local steps, or an attack that begins
+            at an epoch; else None.
         progress: the epochs of the run so far, such as 3.4, with a policy of local steps; else None.
         values: the elements of the partition, or what the compressor made of their difference.
     """
@@ -44,7 +45,7 @@ class Update(
     """A partition of the worker's update, once its local steps are done.
 
     Attributes:
-        round: the round.
+        round: the round of the model that it answers, which is an earlier one if the worker is late.
         shard: the number of the receiving server; 0 for a validator.
         partition: the number of the partition, in the order in which they are sent to the receiver.
         flags: those of checkpoints.
@@ -84,7 +85,7 @@ class CombinedUpdate(
     """A partition of the combined update of the validator's workers.
 
     Attributes:
-        round: the round.
+        round: the round that combines it.
         shard: the number of the server.
         partition: the number of the partition among those of the server.
         flags: those of checkpoints.
@@ -104,7 +105,8 @@ class CombinedUpdate(
 class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receiver="worker, validator"):
     """How many partitions of its answer the receiver may send.
 
-    A combiner that sends partitions of the next model does not send it: each of them is a credit, too.
+    A combiner that sends partitions of the next model does not send it, as each of them is a credit, too; but it does
+    before a checkpoint, and for the rest of an answer that no round combines.
 
     Attributes:
         round: the round of the answer.
@@ -136,7 +138,7 @@ class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="
 
     Attributes:
         round: the round.
-        k: that of the query.
+        k: that of the query; 0 after a query that could not be used.
         steps: the number of steps; 0: it sends its update.
     """
 
@@ -151,8 +153,8 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
 
     Attributes:
         round: the round.
-        arrived: the workers that are in, in order of arrival; their updates are combined.
-        answered: the workers that get the next model: those that are in, and those whose lost answer has come.
+        arrived: the workers whose answers the round combines, in order of arrival; absent ones have none to combine.
+        answered: the workers that get the next model: those, and others whose answer came after its round had closed.
         everyone: whether the round waited for every worker.
     """
 
@@ -167,7 +169,7 @@ class Abandon(Message, code=24, kind="ABANDON", sender="combiner that closes rou
     """With a quorum: the round is closed; the worker leaves its local steps.
 
     Attributes:
-        round: the round.
+        round: the round of the model that the worker works on, which may be earlier than the closed one.
     """
 
     round: int

@@ -30,7 +30,7 @@ from hpcps.protocol.roster import SERVER_0, Roster, shards_of
 from hpcps.roles.checks import rejection, wrong_rate
 from hpcps.roles.events import Effect, Finish, Send
 from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.stages import Stage
+from hpcps.roles.stages import Stage, Trigger
 from hpcps.spec.schema import Run
 
 
@@ -231,6 +231,7 @@ class LogClient:
         waiting = training.stage in (Stage.STARTING, Stage.WAITING_FOR_MODEL, Stage.STOPPING)
         expected = self.request if waiting else self.request + 1
         if last and not training.is_coordinator:
+            training.on(Trigger.RUN_OVER)
             yield Finish()
         elif training.stage is Stage.STOPPING and not last:
             # It answers the coordinator's last update; only the last model counts now.

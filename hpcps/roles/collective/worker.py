@@ -280,4 +280,5 @@ class CollectiveWorker(Worker):
             return
         yield report(event, self._roster.coordinator)
         if suspended:
+            self._training.on(Trigger.SUSPENDED)
             yield Finish(suspended=True)

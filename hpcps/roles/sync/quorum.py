@@ -46,14 +46,14 @@ class Arrival:
         worker: the index of its worker. Answers of one time count in the order of the workers.
         round: the round of the model that it answers.
         absent: whether it holds no update.
-        steps: the local steps after which the worker abandoned the round; None if it did not.
+        abandoned: the local steps after which the worker abandoned the round; None if it did not.
     """
 
     time: float
     worker: int
     round: int
     absent: bool = False
-    steps: int | None = None
+    abandoned: int | None = None
 
 
 class QuorumCollector(PartitionCollector):
@@ -303,6 +303,6 @@ class QuorumCollector(PartitionCollector):
         returned = self._returned
         back = [returned[peer] for peer in self._share if peer in returned and peer.index in closing.answered]
         fields["dropped"] = [[each.worker, closing.round - each.round] for each in back if not each.absent]
-        given_up = [each for each in back if each.steps is not None]
-        fields["abandoned"] = [[each.worker, closing.round - each.round, each.steps] for each in given_up]
+        given_up = [each for each in back if each.abandoned is not None]
+        fields["abandoned"] = [[each.worker, closing.round - each.round, each.abandoned] for each in given_up]
         return fields, rejections
