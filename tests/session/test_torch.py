@@ -178,7 +178,11 @@ def test_optimizers_and_models_take_a_compressor():
     fork(3, body)
 
 
-@pytest.mark.parametrize("compression", ["int8", {"kind": "topk", "k": 0.01}, "float16"], ids=str)
+@pytest.mark.parametrize(
+    "compression",
+    ["int8", {"kind": "topk", "k": 0.01}, {"kind": "topk", "k": 0.1, "memory": "ef21"}, "float16"],
+    ids=str,
+)
 def test_gradients_that_travel_together_are_encoded_as_alone(compression):
     def body():
         keys = {"compression": bps.Compression.fp16 if compression == "float16" else compression}
