@@ -72,12 +72,26 @@ def test_every_generated_part_is_there(pages):
         "reference/components.html": ["trimmed_mean", "randomscale", "cifar10", "dirichlet", "mlp", "hydra"],
         "reference/command-line.html": ["hpcps run", "--only SELECTOR", "launcher/configgen.py", "--dialect"],
         "reference/python.html": ["hpcps.rules.base.Rule", "hpcps.attacks.base.Attack", "hpcps.kvstore.Client"],
-        "explanation/protocol.html": ["CombinedUpdate", "COMBINED", "TensorResult"],
+        "explanation/protocol.html": ["CombinedUpdate", "COMBINED", "TensorResult", "waiting for model"],
+        "how-to/extend.html": ["class ClippedMean"],
     }
     for name, wanted in words.items():
         (text,) = (path.read_text() for path in pages if path.as_posix().endswith(name))
         plain = re.sub(r"<[^>]+>|&#x27;", "", text)
         assert [word for word in wanted if word not in plain] == [], name
+
+
+def test_every_line_that_includes_a_file_names_one():
+    """In any other form, a page shows the line itself."""
+    lines = [
+        (page.name, line)
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.search(r"-- *8 *<", line)
+    ]
+    assert len(lines) > 10
+    found = [(page, re.fullmatch(r'\s*--8<-- "([^":]+)(:\w+)?"', line)) for page, line in lines]
+    assert [page for page, match in found if match is None or not (ROOT / match[1]).is_file()] == []
 
 
 def closure(graph):
