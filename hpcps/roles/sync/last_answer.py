@@ -15,7 +15,7 @@ class LastAnswer:
     """The last answer of a worker, and how long the worker took for it.
 
     A checkpoint does not change which rounds a late answer misses. So it contains the answers that combiners had not
-    got when it was written; after a resume, each is sent as late as it was made.
+    got when it was written; after a resume, each is sent as long after the start as it was made after the checkpoint.
 
     Attributes:
         round: the round of the model that it answers.

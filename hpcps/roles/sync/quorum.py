@@ -18,8 +18,8 @@ from hpcps.spec.schema import Run
 
 SHORTEST_PAUSE = 1e-9
 """The length of the shortest pause, in seconds: answers that come within it count as simultaneous. In one process the
-clock only advances while no role can proceed, so all answers of one time are there when this pause is over, and their
-order is that of the workers."""
+clock only advances while no role can proceed, so all answers that arrive at one time are there when this pause is over,
+and their order is that of the workers."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Arrival:
 
     Attributes:
         time: when it arrived.
-        worker: the index of its worker. Answers of one time count in the order of the workers.
+        worker: the index of its worker. Answers that arrive at one time count in the order of the workers.
         round: the round of the model that it answers.
         absent: whether it holds no update.
         abandoned: the local steps after which the worker abandoned the round; None if it did not.
