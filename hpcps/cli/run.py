@@ -6,29 +6,19 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
-from hpcps.errors import LaunchError, RunError
-from hpcps.execution.sweep.claims import (
-    INTERVAL,
-    check_ready,
-    claimed,
-    damage_of,
-    directory_of,
-    is_done,
-    request,
-)
+from hpcps.errors import LaunchError
+from hpcps.execution.sweep.claims import INTERVAL, Unfinished, damage_of, directory_of
 from hpcps.execution.sweep.slots import crowding, divide
 from hpcps.launch.batch import last_moment, may_go_on, predecessors, seconds
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores, own_cores
-from hpcps.launch.prepare import launch_folder, prepare
+from hpcps.launch.prepare import Site, launch_folder, prepare
 from hpcps.launch.stop import stops_of
-from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import load_experiment, warnings_of
 from hpcps.spec.point import Point
 
@@ -101,11 +91,13 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
         print(f"hpcps: warning: {warning}", file=sys.stderr)
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0
-    left = [point for point in points if not (args.resume and is_done(point, args.results))]
-    done = len(points) - len(left)
+    unfinished = Unfinished(
+        points, whole, file=args.file, overrides=args.overrides, results=args.results, resume=args.resume
+    )
+    left, done = unfinished.left, unfinished.done
     if args.dry_run and not left:
         print(f"{name}: all {done} runs are done already; these are the launch files of all of them", flush=True)
-        left = list(points)
+        left = unfinished.left = list(points)
     elif done:
         print(f"{name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
         if args.trace and args.resume:
@@ -114,81 +106,87 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
         if found := damage_of(point, args.results):
             again = "it runs again; its files move to its folder earlier/" if found.done else "it runs again"
             print(f"{name}: {point.run_id} ({point.label}): {found}: {again}", flush=True)
-    sweep = args.results / name, args.file, args.overrides, [point.spec for point in whole]
-    if not left:
-        with suppress(RunError):  # the results may be read-only
-            write_sweep(*sweep)
-        return 0
-    check_ready(left, args.results, framework=not args.dry_run)
+    if left:
+        unfinished.check_ready(framework=not args.dry_run)
     if args.dry_run:
-        return _execute_left(args, name, left)
-    write_sweep(*sweep)
+        _shares(args, left)
+        return _show(left, _prepare(args, name, left)[1])
+    unfinished.write_sweep()
+    if not left:
+        return ExitStatus.DONE
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
-    return _share(args, name, left)
+    return _share(args, name, unfinished)
 
 
-def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
+def _share(args: argparse.Namespace, name: str, unfinished: Unfinished) -> int:
     """Execute the points that no other process executes, wait for the others, and execute those left unfinished."""
     status, waits = 0, False
-    with closing(claimed(points, args.results, resume=args.resume)) as parts:
-        for mine, left in parts:
-            if mine:
-                ended = _execute_left(args, name, mine)
-                if ended not in (0, 1):  # a request to stop, which may come when all is done
-                    status = ended if any(directory_of(point, args.results).pending for point in points) else 0
-                    break
-                status = status or ended
-                continue
-            if not waits:
-                others = ", ".join(f"{point.run_id} ({point.label})" for point in left)
-                print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
-                waits = True
-            if args.until is not None and time.monotonic() > args.until:
-                over = f"time is nearly over, but another hpcps still executes {len(left)} of the runs"
-                print(f"{name}: {over}", flush=True)
-                status = ExitStatus.SUSPENDED
-                break
-            with stops_of() as stops:
-                time.sleep(INTERVAL)
-            if stops:
-                return 128 + stops[0]
-    reason = (
-        may_go_on(max(point.run.checkpoint.successors for point in points)) if status == ExitStatus.SUSPENDED else None
-    )
+
+    def execute_claimed(mine: Sequence[Point]) -> bool:
+        nonlocal status
+        ended = _execute_claimed(args, name, unfinished, mine)
+        if ended in (ExitStatus.DONE, ExitStatus.FAILED):
+            status = status or ended
+            return True
+        # A request to stop, which may come when all is done.
+        status = ended if any(directory_of(point, args.results).pending for point in unfinished.left) else 0
+        return False
+
+    def wait(busy: Sequence[Point]) -> bool:
+        nonlocal status, waits
+        if not waits:
+            others = ", ".join(f"{point.run_id} ({point.label})" for point in busy)
+            print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
+            waits = True
+        if args.until is not None and time.monotonic() > args.until:
+            over = f"time is nearly over, but another hpcps still executes {len(busy)} of the runs"
+            print(f"{name}: {over}", flush=True)
+            status = ExitStatus.SUSPENDED
+            return False
+        with stops_of() as stops:
+            time.sleep(INTERVAL)
+        status = 128 + stops[0] if stops else status
+        return not stops
+
+    unfinished.execute(execute_claimed, wait)
+    successors = max(point.run.checkpoint.successors for point in unfinished.left)
+    reason = may_go_on(successors) if status == ExitStatus.SUSPENDED else None
     if reason:
         print(f"hpcps: {reason}", flush=True)
     return ExitStatus.FAILED if reason else status
 
 
-def _execute_left(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
-    """Execute the points; return the exit status."""
-    shares = _shares(args, left)
-    here = [point for point in left if point.run.transport.in_process]
-    there = [point for point in left if not point.run.transport.in_process]
-    folder = launch_folder(args.results, name)
-    site = site_of(args, [point.run.transport for point in there]) if there else None
-    # Report roles that cannot be placed before anything starts.
-    launches = prepare(there, args.results, folder / "conf", site, trace=args.trace) if site else ()
-    if launches:
-        folder.mkdir(parents=True, exist_ok=True)
-    if args.dry_run:
-        return _show(here, launches)
-    for point in left:
-        request(point, args.results, resume=args.resume)
+def _prepare(args: argparse.Namespace, name: str, points: Sequence[Point]) -> tuple[Site | None, Sequence[Launch]]:
+    """Return where the launches of points run, and the launches; report roles that cannot be placed."""
+    there = [point for point in points if not point.run.transport.in_process]
+    if not there:
+        return None, ()
+    folder, site = launch_folder(args.results, name), site_of(args, [point.run.transport for point in there])
+    launches = prepare(there, args.results, folder / "conf", site, trace=args.trace)
+    folder.mkdir(parents=True, exist_ok=True)
+    return site, launches
+
+
+def _execute_claimed(args: argparse.Namespace, name: str, unfinished: Unfinished, points: Sequence[Point]) -> int:
+    """Execute points that this process has claimed; return the exit status."""
+    shares = _shares(args, points)
+    site, _ = _prepare(args, name, points)
+    for point in points:
+        unfinished.request(point)
     from hpcps.execution.sweep.sweep_run import SweepRun
     from hpcps.records.display import ProgressDisplay
     from hpcps.records.status import SweepProgress
 
-    paths = [directory_of(point, args.results).path for point in left]
-    runs = [(point.label, point.run.model_dump(mode="json")) for point in left]
-    with ProgressDisplay(SweepProgress(paths, requested=True), sys.stdout, runs, alone=not there) as display:
-        if note := crowding(shares, [point.run for point in left]):
+    paths = [directory_of(point, args.results).path for point in points]
+    runs = [(point.label, point.run.model_dump(mode="json")) for point in points]
+    with ProgressDisplay(SweepProgress(paths, requested=True), sys.stdout, runs, alone=site is None) as display:
+        if note := crowding(shares, [point.run for point in points]):
             display.say(note)
         sweep = SweepRun(
-            left,
+            points,
             display,
             results=args.results,
-            folder=folder,
+            folder=launch_folder(args.results, name),
             site=site,
             retry=args.retry,
             shares=shares,
@@ -224,10 +222,11 @@ def _shares(args: argparse.Namespace, points: Sequence[Point]) -> tuple[Cores, .
     return divide(own_cores(), args.jobs, [point.run for point in points])
 
 
-def _show(here: Sequence[Point], launches: Sequence[Launch]) -> int:
+def _show(points: Sequence[Point], launches: Sequence[Launch]) -> int:
     """Write the files of the launches, and print the commands; a run gets its folder when it starts."""
-    for point in here:
-        print(f"# {point.run_id} ({point.label}) would run in this process")
+    for point in points:
+        if point.run.transport.in_process:
+            print(f"# {point.run_id} ({point.label}) would run in this process")
     for launch in launches:
         launch.write()
         print(launch.summary("run"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from hpcps.callbacks import Callbacks
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.reporter import Reporter
 from hpcps.execution.sweep.batch import execute_point
-from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directory_of, is_done, request
+from hpcps.execution.sweep.claims import Unfinished, directory_of
 from hpcps.launch.stop import stops_of
 from hpcps.library.progress import ProgressBar, is_interactive
-from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import LoadedExperiment
 from hpcps.spec.point import Point
 
@@ -49,25 +47,28 @@ def execute(
         CallbackError: a callback failed; no further run was executed.
         KeyboardInterrupt: a person stopped it; the current run resumes from a checkpoint when it is executed again.
     """
-    left = [point for point in points if not (resume and is_done(point, results))]
-    sweep = results / loaded.name, loaded.path, overrides, [point.spec for point in loaded.points]
-    if not left:
-        return
-    check_ready(left, results)
-    write_sweep(*sweep)
-    shown = is_interactive() if progress is None else progress
-    bar = ProgressBar(left, len(points) - len(left), sys.stderr if shown else None)
+    unfinished = Unfinished(
+        points, loaded.points, file=loaded.path, overrides=overrides, results=results, resume=resume
+    )
+    left = unfinished.left
+    if left:
+        unfinished.check_ready()
+    unfinished.write_sweep()
+    shown = bool(left) and (is_interactive() if progress is None else progress)
+    bar = ProgressBar(left, unfinished.done, sys.stderr if shown else None)
     failed: list[tuple[Point, HpcpsError]] = []
     command = ["hpcps.run", str(loaded.path), *overrides]
+
+    def execute_claimed(mine: Sequence[Point]) -> bool:
+        for point in mine:
+            unfinished.request(point)
+            error = _execute_point(point, results, command, callbacks, bar, resume=resume)
+            failed.extend([(point, error)] if error else [])
+        return True
+
     try:
-        with _settings_kept(left), closing(claimed(left, results, resume=resume)) as parts:
-            for mine, _ in parts:
-                for point in mine:
-                    request(point, results, resume=resume)
-                    error = _execute_point(point, results, command, callbacks, bar, resume=resume)
-                    failed += [(point, error)] if error else []
-                if not mine:
-                    time.sleep(INTERVAL)
+        with _settings_kept(left):
+            unfinished.execute(execute_claimed)
     finally:
         bar.close()
     if failed:
