@@ -195,9 +195,7 @@ class _HeaderLayout:
         note: dict[str, Any] = {}
         for name, place, default in self.notes:
             value = getattr(message, name)
-            if not place.key:
-                note = value
-            elif default is MISSING or value != default:
+            if default is MISSING or value != default:
                 note[place.key] = value if place.pack is None else place.pack(value)
         return json.dumps(note, separators=(",", ":")).encode() if note else b""
 
@@ -216,7 +214,7 @@ class _HeaderLayout:
         elif self.notes:
             found = self._note_type.validate_json(note or b"{}", strict=True)
             for name, place, default in self.notes:
-                value = getattr(found, place.key) if place.key else found
+                value = getattr(found, place.key)
                 given[name] = value if place.unpack is None or value is default else place.unpack(value)
         message = object.__new__(self._kind)  # all fields are given; `__init__` would set them one by one
         message.__dict__.update(given)
@@ -225,8 +223,6 @@ class _HeaderLayout:
     @cached_property
     def _note_type(self) -> TypeAdapter[Any]:
         """What checks a note; made when the first one comes."""
-        if "" in self._types:
-            return TypeAdapter(self._types[""][0])
         return TypeAdapter(create_model(self._kind.__name__, **self._types))
 
 

@@ -86,8 +86,19 @@ class EvaluatorRole(MessagingRole):
         elif evaluation is not None:
             yield SaveEvaluation(evaluation)
             yield Record("evaluated")
-            found = {"finite": evaluation.finite, **evaluation.fields(), **evaluation.fields_by_class()}
-            yield Send(self._coordinator, Evaluated(round=self.round, evaluation=found))
+            yield Send(
+                self._coordinator,
+                Evaluated(
+                    round=self.round,
+                    finite=evaluation.finite,
+                    accuracy=evaluation.accuracy,
+                    loss=evaluation.loss,
+                    samples=evaluation.samples,
+                    perplexity=evaluation.perplexity,
+                    top5=evaluation.top5,
+                    class_accuracy={str(number): share for number, share in enumerate(evaluation.by_class)},
+                ),
+            )
 
     def _stop(self, *, suspended: bool) -> Iterator[Effect]:
         """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
@@ -171,8 +182,7 @@ class EvaluatorClient:
         if isinstance(message, NotEvaluated):
             yield from job.omission(message.reason)
         else:
-            measured = dict(message.evaluation)
-            yield from job.records(measured, finite=measured.pop("finite"))
+            yield from job.records(message.fields, finite=message.finite)
         yield from self.send()
         if self._ending:
             yield from self.finish()

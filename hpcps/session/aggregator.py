@@ -164,7 +164,7 @@ class Aggregator:
         """
         match message:
             case Declare():
-                self._declare(source, Declaration.from_note(message.declaration))
+                self._declare(source, Declaration.of(message))
             case Given():
                 yield from self._collect(source, message)
             case WhoIsMissing(bucket=bucket, first=slot, slots=slots):

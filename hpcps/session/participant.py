@@ -15,7 +15,6 @@ from hpcps.aggregation.collector import spans
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import (
-    Declare,
     Given,
     Missing,
     NoTensors,
@@ -236,7 +235,7 @@ class Participant:
         tensor = self._tensors[given.name] = Tensor(declaration, self._aggregators, rule)
         for part in tensor.parts:
             self._place(part)
-        message = Declare(key=declaration.key, declaration=declaration.to_note())
+        message = declaration.message()
         # The first aggregator gets every declaration, see `Aggregator`.
         aggregators = dict.fromkeys((self._aggregators[0], *(part.aggregator for part in tensor.parts)))
         return tensor, [Send(aggregator, message) for aggregator in aggregators]

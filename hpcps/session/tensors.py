@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import inf, prod
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Peer
+from hpcps.protocol.messages import Declare, Peer
 from hpcps.protocol.partitioning import Bounds
 from hpcps.rules import Rule
 from hpcps.session.elements import FLOATS, size_of
@@ -97,14 +97,14 @@ class Declaration:
             return
         raise SpecError(f"tensor '{self.name}' is {self.dtype}: {reason}")
 
-    def to_note(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
+    def message(self) -> Declare:
+        """Return the message that declares it."""
+        return Declare(**{each.name: getattr(self, each.name) for each in fields(self)})
 
     @staticmethod
-    def from_note(note: Mapping[str, Any]) -> Declaration:
-        """Read what `to_note` returned."""
-        return Declaration(**{**note, "shapes": tuple(map(tuple, note["shapes"]))})
+    def of(message: Declare) -> Declaration:
+        """Return what a message declares."""
+        return Declaration(**{each.name: getattr(message, each.name) for each in fields(Declaration)})
 
     def __str__(self) -> str:
         what = self.reduction if isinstance(self.reduction, str) else f"rule {self.reduction['kind']}"

@@ -68,13 +68,9 @@ class Evaluation:
     perplexity: float | None = None
 
     def fields(self) -> dict[str, object]:
-        """Return what a record says of it in every run."""
+        """Return what a record says of it; with an evaluator it says more, see `Evaluated`."""
         fields: dict[str, object] = {"accuracy": self.accuracy, "loss": self.loss, "samples": self.samples}
         return fields if self.perplexity is None else fields | {"perplexity": self.perplexity}
-
-    def fields_by_class(self) -> dict[str, object]:
-        """Return what a record says of it in addition, in a run with an evaluator."""
-        return {"top5": self.top5, "class_accuracy": {str(n): share for n, share in enumerate(self.by_class)}}
 
     @property
     def by_class(self) -> tuple[float | None, ...]:

@@ -137,7 +137,7 @@ def job(number, model, statistics=0):
     return EvaluationJob(number, (number,), fields, model, np.full(statistics, number, np.float32))
 
 
-FOUND = {"finite": True, "accuracy": 0.5, "loss": 1.0, "samples": 2}
+FOUND = {"finite": True, "accuracy": 0.5, "loss": 1.0, "samples": 2, "top5": 1.0, "class_accuracy": {"0": 0.5}}
 
 
 def client():
@@ -151,7 +151,7 @@ def client():
 
 
 def answer(number):
-    return Evaluated(round=number, evaluation=FOUND)
+    return Evaluated(round=number, **FOUND)
 
 
 def test_a_thousand_models_of_a_megabyte_take_the_memory_of_two():
@@ -257,8 +257,9 @@ def test_it_answers_with_the_accuracy_of_each_class():
     assert isinstance(saved, SaveEvaluation)
     assert recorded == Record("evaluated")
     assert sent.message.round == 7
-    assert sent.message.evaluation == {
-        **{"finite": True, "accuracy": 0.5, "loss": 1.0, "samples": 4},
+    assert sent.message.finite
+    assert sent.message.fields == {
+        **{"accuracy": 0.5, "loss": 1.0, "samples": 4},
         **{"top5": 1.0, "class_accuracy": {"0": 0.5, "1": 0.5}},
     }
     assert list(role.handle(stop())) == [Finish()]

@@ -1,6 +1,6 @@
 import contextlib
 from dataclasses import fields
-from typing import get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -40,8 +40,11 @@ def of_type(hint):
         return st.tuples(*map(of_type, args))
     if origin is list:
         return st.lists(st.lists(st.integers() | st.text(max_size=3), max_size=3), max_size=3)
+    if hint == str | dict[str, Any]:
+        anything = st.integers() | st.text(max_size=5)
+        return st.text(max_size=5) | st.dictionaries(st.text(max_size=3), anything, max_size=3)
     if origin is dict:
-        return st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3)
+        return st.dictionaries(of_type(args[0]), of_type(args[1]), max_size=3)
     if type(None) in args:
         return st.none() | of_type(next(each for each in args if each is not type(None)))
     return of_type(args[0])  # annotated

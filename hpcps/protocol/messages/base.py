@@ -64,7 +64,7 @@ class InNote:
     """How the note, which is JSON, holds a field.
 
     Attributes:
-        key: its key; empty: the field is the whole note.
+        key: its key.
         pack: returns the JSON value of the field.
         unpack: returns the field of a JSON value.
         packed: the type of the JSON value; None: that of the field.

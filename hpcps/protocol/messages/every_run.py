@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.protocol.messages.base import Flag, HeaderField, InNote, Message
+from hpcps.protocol.messages.base import Count, Flag, HeaderField, InNote, Message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,11 +150,31 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
 
     Attributes:
         round: that of the `Evaluate`.
-        evaluation: the fields of an `evaluation` line of a record, and `finite`.
+        finite: whether all outputs were finite.
+        accuracy: the share of the samples that are classified rightly, 0 to 1.
+        loss: the mean loss of the samples; `inf` if it is not finite.
+        samples: the number of test samples; of a text, of its bytes.
+        perplexity: of a text; None for other data.
+        top5: the share of the samples whose class is among the five with the largest outputs, 0 to 1.
+        class_accuracy: the accuracy of each class, by its number; None for a class without samples.
     """
 
     round: int
-    evaluation: Annotated[dict[str, Any], InNote("")]
+    finite: bool
+    accuracy: float
+    loss: float
+    samples: Count
+    perplexity: float | None = None
+    top5: float
+    class_accuracy: dict[str, float | None]
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What the `evaluation` line of a record says of it."""
+        fields: dict[str, object] = {"accuracy": self.accuracy, "loss": self.loss, "samples": self.samples}
+        if self.perplexity is not None:
+            fields["perplexity"] = self.perplexity
+        return fields | {"top5": self.top5, "class_accuracy": self.class_accuracy}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,11 +15,25 @@ class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="aggre
 
     Attributes:
         key: its number, in the order of declaration.
-        declaration: its `Declaration`, as JSON.
+        name: its name.
+        dtype: the type of its elements, one of `elements.TYPES`.
+        shapes: the shape of each of its blocks.
+        reduction: how the tensors of all processes are combined; see `reduction.Reduction`.
+        whole: whether one aggregator combines all of it at once, also if it could be divided.
+        bucket: the number of its bucket.
+        parts: the number of its parts.
+        line: the line of the script that declared it, for messages; empty if it is not known.
     """
 
     key: Annotated[int, HeaderField.INDEX]
-    declaration: Annotated[dict[str, Any], InNote("")]
+    name: str
+    dtype: str
+    shapes: tuple[tuple[Count, ...], ...]
+    reduction: str | dict[str, Any]
+    whole: bool
+    bucket: Count
+    parts: Count
+    line: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
