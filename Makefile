@@ -92,11 +92,12 @@ fast: $(VENV)/.dev $(VENV)/.kernels
 test-all:
 	@tests/ordinary.sh $(MAKE) --no-print-directory stages
 
+# The set-up of the environments is not counted.
 stages: $(VENV)/.ready
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.kernels $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
-	@$(MAKE) --no-print-directory -j2 unit logged-beside
-	@$(MAKE) --no-print-directory mpi
+	@began=$$(date +%s); $(MAKE) --no-print-directory -j2 unit logged-beside && $(MAKE) --no-print-directory mpi && \
+	  echo "the tests of make test-all took $$(( $$(date +%s) - began )) s, without the set-up and make check"
 
 beside:
 	@$(MAKE) --no-print-directory PROCESSES=1 waiting unit-mxnet
