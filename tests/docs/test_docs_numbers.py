@@ -125,6 +125,8 @@ def reproduce_sentences():
     fifth, sixth = (f"{-below(rule, 'randomscale 8'):.1f}" for rule in ("trimmed_mean", "phocas"))
     yield f"they are as good as `zeno`: {fifth} points above, and {sixth}"
     yield f"`average` reaches {found['average', 'none']:.1f} %"
+    (baseline,) = final_accuracies("sgd_baseline").values()
+    yield f"It ends at {float(baseline[0]):.1f} %"
 
 
 def simulation_table():

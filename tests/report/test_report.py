@@ -160,7 +160,7 @@ def test_figure_3_in_a_browser(chromium, figure3):
     opened = Opened(chromium, figure3)
     page, accuracy = opened.page, f'{within} [data-panel="negative 6"] .chart'
     page.wait_for_selector(f"{accuracy} .main-svg")
-    assert opened.drawn(accuracy) == ["average", "trimmed mean", "phocas", "zeno"]
+    assert opened.drawn(accuracy) == ["average", "trimmed mean", "phocas", "zeno", "SGD"]
 
     zeno = next(curve for curve in shown.panels["negative 6"] if curve.line == "zeno")
     popup = opened.point(accuracy, zeno.epoch[7], zeno.accuracy.mean[7])
@@ -168,7 +168,7 @@ def test_figure_3_in_a_browser(chromium, figure3):
     assert popup.endswith(f"test accuracy (%): {float(f'{zeno.accuracy.mean[7]:.5g}'):g}")
 
     page.locator('input[name="line"][value="phocas"]').uncheck()
-    assert opened.drawn(accuracy) == ["average", "trimmed mean", "zeno"]
+    assert opened.drawn(accuracy) == ["average", "trimmed mean", "zeno", "SGD"]
     assert not opened.is_visible('tr[data-line="phocas"]')
     page.locator('input[name="panel"][value="negative 6"]').uncheck()
     assert not opened.is_visible('figure[data-panel="negative 6"]')
@@ -179,7 +179,7 @@ def test_figure_3_in_a_browser(chromium, figure3):
 
     page.locator(f'{within} select[data-axis="x"]').select_option("bytes")
     assert "sent by all processes" in page.locator(f"{accuracy} .xtitle").text_content()
-    assert opened.drawn(accuracy) == ["average", "trimmed mean", "zeno"]
+    assert opened.drawn(accuracy) == ["average", "trimmed mean", "zeno", "SGD"]
 
     titles = page.evaluate(
         "(s) => [...document.querySelectorAll(`${s} .modebar-btn`)].map((b) => b.dataset.title)", accuracy
