@@ -20,7 +20,8 @@ class ModelReply(Message, code=35, kind="MODEL", sender="server", receiver="work
         position: the position in the log of the entry that it answers.
         epoch: the coordinator's epoch, as far as the log knows.
         flags: see `Flag`.
-        applied: the blocks of the shard that the entry has changed `[B]`; None if it is no update.
+        applied: the blocks of the shard to which values of the entry were added `[B]`; the optimizer of the servers may
+            change others, too. None if it is no update.
         values: the elements of the shard, or what the compressor made of their difference; none in the last model of a
             role that does not need it.
     """
@@ -142,7 +143,7 @@ class Ordered(Message, code=10, kind="ORDER", sender="server 0", receiver="other
     """The position of an entry in the log; an entry of server 0 itself is a checkpoint.
 
     Attributes:
-        number: the submitter's number of the entry.
+        number: the submitter's number of the entry; 0 for a checkpoint.
         submitter: the submitter.
         position: the position of the entry in the log, from 1.
         version: how many updates the model holds with it.

@@ -32,7 +32,7 @@ class RingPiece(Message):
         round: the round.
         chunk: the number of the chunk.
         piece: the number of the piece within the chunk.
-        flags: what the checkpoint coordinator says of checkpoints.
+        flags: what the checkpoint coordinator says of checkpoints, as far as the sender has heard of it.
         values: the elements of the piece.
     """
 

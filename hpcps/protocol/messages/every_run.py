@@ -15,7 +15,7 @@ class InitialModel(Message, code=1, kind="INIT", sender="coordinator", receiver=
 
     Attributes:
         shard: the number of the server.
-        layout: for each block its name and its shape, in order.
+        layout: for each block of the whole model its name and its shape, in order.
         steps_per_epoch: the batches of the coordinator in an epoch.
         statistics: whether BatchNorm statistics are averaged.
         values: the weights `[m]`.
@@ -30,7 +30,10 @@ class InitialModel(Message, code=1, kind="INIT", sender="coordinator", receiver=
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Description(Message, code=30, kind="INIT", sender="coordinator", receiver="adversary"):
-    """What the adversary must know of the model, once; the fields are as in `InitialModel`."""
+    """What servers are told of the model, to the adversary, once; the fields are as in `InitialModel`.
+
+    The adversary does not need `statistics`.
+    """
 
     layout: list[list[Any]]
     steps_per_epoch: int
@@ -57,8 +60,9 @@ class WriteCheckpoint(
 ):  # fmt: skip
     """The receiver writes its part of a checkpoint.
 
-    Asynchronous: when the entry at this position of the log is executed. With a quorum, to a late worker only: once its
-    answer is made, all of whose partitions it may send.
+    Asynchronous: as soon as it comes; server 0 sends it before it executes the entry at this position of the log, at
+    which the servers write their parts. With a quorum, to a late worker only: once its answer is made, all of whose
+    partitions it may send.
 
     Attributes:
         position: the round that begins after it; asynchronous: the position in the log.
@@ -108,7 +112,7 @@ class Replacement(Message, code=16, kind="REPLACEMENT", sender="adversary", rece
     """What the worker sends instead of the update that it has shown.
 
     Attributes:
-        round: the round, or the worker's cycle.
+        round: the round, or the worker's cycle; 0 in an asynchronous run if the adversary could not read the copy.
         mask: the blocks that are sent `[B]`; None: the worker sends its update as it is.
         values: these blocks.
     """
@@ -136,7 +140,8 @@ class Evaluate(Message, code=21, kind="EVALUATE", sender="coordinator", receiver
     """A model to evaluate.
 
     Attributes:
-        round: the round or cycle of the coordinator that began with it.
+        round: the round or cycle of the coordinator that began with it; in which it trained the model, if
+            `validation.evaluate` is "validator_model".
         values: its parameters, then its BatchNorm statistics.
     """
 
@@ -192,10 +197,10 @@ class NotEvaluated(Message, code=32, kind="EVALUATED", sender="evaluator", recei
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator", receiver="evaluator"):
-    """No model to evaluate follows.
+    """No model to evaluate follows: the evaluator ends, and leaves the model that it evaluates, if there is one.
 
     Attributes:
-        flags: `Flag.SUSPEND` if the evaluator ends at once; else it ends after its last model.
+        flags: `Flag.SUSPEND` if the run stops at a checkpoint. Without it, all models are evaluated before.
     """
 
     flags: Flag

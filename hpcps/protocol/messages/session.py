@@ -43,7 +43,7 @@ class Span(Message):
     Attributes:
         bucket: the number of the bucket.
         first: the first slot.
-        slots: a bit for each slot, all of them set: its length is the number of slots.
+        slots: a mask whose length is the number of slots, and which has no other meaning.
     """
 
     bucket: Annotated[int, HeaderField.INDEX]
@@ -61,7 +61,8 @@ class Given(Span):
     """What a worker says of the tensors in a span.
 
     Attributes:
-        calls: for each tensor without a name: its slot, and how often the script has given one of its form.
+        calls: for each tensor without a name: its slot, and which tensor of its type, shape and reduction without a
+            name it is in the script, from 1.
         absent: for each tensor with blocks that the worker does not have: its slot, and these blocks.
     """
 
@@ -108,7 +109,7 @@ class Missing(Span, code=44, kind="ANSWER", sender="aggregator", receiver="worke
     """The workers that have not sent a slot.
 
     Attributes:
-        waiting_for: their names.
+        waiting_for: their names; none if the aggregator has not heard of the bucket, or answers each worker alone.
     """
 
     waiting_for: tuple[str, ...]
@@ -130,8 +131,8 @@ class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="ev
     """The process has ended its script.
 
     Attributes:
-        steps: the steps of the script that all processes take.
-        updates: the steps of its optimizer.
+        steps: the steps of the script that all processes take; 0 from a server.
+        updates: the steps of its optimizer; 0 from a server.
     """
 
     steps: int

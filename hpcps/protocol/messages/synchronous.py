@@ -11,7 +11,12 @@ from hpcps.protocol.messages.base import Flag, HeaderField, Message
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelPartition(
-    Message, code=2, kind="MODEL", sender="server", receiver="worker, validator", answer="Update, CombinedUpdate"
+    Message,
+    code=2,
+    kind="MODEL",
+    sender="server",
+    receiver="worker, validator",
+    answer="Update, Absent, CombinedUpdate",
 ):
     """A partition of the server's shard of a model; with `Flag.DIFFERENCE` as a difference.
 
@@ -23,9 +28,9 @@ class ModelPartition(
         shard: the number of the server.
         partition: the number of the partition among those of the server.
         flags: see `Flag`.
-        epoch: the epochs that have ended when the round begins, with a policy of local steps, or an attack that begins
-            at an epoch; else None.
-        progress: the epochs of the run so far, such as 3.4, with a policy of local steps; else None.
+        epoch: the epochs that have ended when the round begins, if an attack begins at an epoch; with a policy of local
+            steps from server 0 alone; else None.
+        progress: the epochs of the run so far, such as 3.4, from server 0 with a policy of local steps; else None.
         values: the elements of the partition, or what the compressor made of their difference.
     """
 
@@ -46,7 +51,7 @@ class Update(
 
     Attributes:
         round: the round of the model that it answers, which is an earlier one if the worker is late.
-        shard: the number of the receiving server; 0 for a validator.
+        shard: the number of the receiving server; 0 to a validator, which gets the whole update.
         partition: the number of the partition, in the order in which they are sent to the receiver.
         flags: those of checkpoints.
         mask: the blocks of the partition that are sent `[B]`.
@@ -89,7 +94,8 @@ class CombinedUpdate(
         shard: the number of the server.
         partition: the number of the partition among those of the server.
         flags: those of checkpoints.
-        answered: with a quorum, in the first partition: the workers that get the next model; else None.
+        answered: with a quorum, in the first partition: the workers of this validator that get the next model; else
+            None.
         values: the elements.
     """
 
@@ -103,14 +109,14 @@ class CombinedUpdate(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receiver="worker, validator"):
-    """How many partitions of its answer the receiver may send.
+    """How many partitions of its answer the receiver may send; `WINDOW` of them need no credit.
 
     A combiner that sends partitions of the next model does not send it, as each of them is a credit, too; but it does
     before a checkpoint, and for the rest of an answer that no round combines.
 
     Attributes:
         round: the round of the answer.
-        partitions: the number of its partitions that may be sent in all.
+        partitions: the number of its partitions that may be sent in all, with those that were sent before.
     """
 
     round: int
@@ -121,9 +127,11 @@ class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receive
 class StepsQuery(Message, code=17, kind="QUERY", sender="worker, validator", receiver="server 0", answer="StepsAnswer"):
     """With a policy of local steps: the sender asks whether to take further steps.
 
+    One that cannot be used is answered by 0 steps.
+
     Attributes:
         round: the round.
-        k: the local steps of the round so far; with 0 the round begins, and there is no answer.
+        k: the local steps of the round so far; 0 says that the round begins, and is not answered.
         c: the seconds per step of those since the last query; None with k = 0.
     """
 
@@ -134,12 +142,14 @@ class StepsQuery(Message, code=17, kind="QUERY", sender="worker, validator", rec
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="worker, validator"):
-    """How many steps the receiver may take before it asks again.
+    """How many local steps the receiver may take in the round: `k` and `steps` further ones.
+
+    It asks after each step, or, if the policy waits, after all that it may take. The latest answer counts.
 
     Attributes:
         round: the round.
         k: that of the query; 0 after a query that could not be used.
-        steps: the number of steps; 0: it sends its update.
+        steps: the number of further steps; 0: it sends its update.
     """
 
     round: int
@@ -154,7 +164,7 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
     Attributes:
         round: the round.
         arrived: the workers whose answers the round combines, in order of arrival; absent ones have none to combine.
-        answered: the workers that get the next model: those, and others whose answer came after its round had closed.
+        answered: the workers that get the next model: those, and others whose answers have come, but enter no model.
         everyone: whether the round waited for every worker.
     """
 
