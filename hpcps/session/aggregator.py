@@ -151,7 +151,7 @@ class Aggregator:
         self._declared: dict[int, tuple[Declaration, Peer]] = {}
         self._collected: dict[int, _AggregatedBucket] = {}
         self._disputed = False
-        self._left: dict[Peer, str] = {}
+        self._gone: dict[Peer, str] = {}
         self._clock, self._allocate = clock, allocate
         self._counted = 0.0
         self.waited: defaultdict[Peer, float] = defaultdict(float)
@@ -181,7 +181,7 @@ class Aggregator:
         Raises:
             RunError: another worker waits for it.
         """
-        self._left[worker] = why
+        self._gone[worker] = why
         for collected in self._collected.values():
             self._check(collected)
 
@@ -256,17 +256,17 @@ class Aggregator:
                     unused=collected.unused(low, stop), values=collected.combination.sent(out),
                 )  # fmt: skip
                 for worker in self._workers:
-                    if worker not in self._left:
+                    if worker not in self._gone:
                         yield Send(worker, combined)
                 low = stop
 
     def _check(self, collected: _AggregatedBucket) -> None:
         """Raise an error if workers wait for one that has left."""
-        for worker, why in self._left.items():
+        for worker, why in self._gone.items():
             if slots := collected.rows.awaited_of(worker):
                 slot = next(spans(slots))[0]
                 missing = collected.rows.waiting_for(slot)
-                waiting = ", ".join(str(each) for each in self._workers if each not in (*missing, *self._left))
+                waiting = ", ".join(str(each) for each in self._workers if each not in (*missing, *self._gone))
                 raise RunError(
                     f"{waiting or 'a worker'} waited for {worker} in tensor "
                     f"{collected.bucket.parts[slot].tensor.declaration}: {worker} {why}"

@@ -186,7 +186,8 @@ class PartitionCollector:
         self._share = tuple(share)
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
-        self._left = dict.fromkeys(self._share, self.total)
+        # How many partitions of each sender have not come.
+        self._missing = dict.fromkeys(self._share, self.total)
         self._collector: Collector[tuple[Mask, Vector]] = Collector(self._share)
         self.tally = Tally()
         self.clear()
@@ -202,7 +203,7 @@ class PartitionCollector:
 
     def _expect_updates(self) -> None:
         """Expect a whole update of every sender."""
-        self._left = dict.fromkeys(self._share, self.total)
+        self._missing = dict.fromkeys(self._share, self.total)
         for peer in self._share:
             self._collector.forget(peer)
 
@@ -254,7 +255,7 @@ class PartitionCollector:
     def waiting_for(self) -> tuple[Peer, ...]:
         """The senders that have not sent the partition that is combined next."""
         owed = self.total - self.current
-        return tuple(peer for peer, left in self._left.items() if left == owed) if owed else ()
+        return tuple(peer for peer, missing in self._missing.items() if missing == owed) if owed else ()
 
     @property
     def present(self) -> tuple[Peer, ...]:
@@ -275,10 +276,10 @@ class PartitionCollector:
             round: the round of the combiner.
             arrived: when the message arrived, see `Received`.
         """
-        left = self._left.get(source, 0)
-        number = self.total - left
+        missing = self._missing.get(source, 0)
+        number = self.total - missing
         partition = number if isinstance(answer, Absent) else answer.partition
-        if not left or (answer.round, partition) < (round, number):
+        if not missing or (answer.round, partition) < (round, number):
             yield rejection(source, f"a second or late message (of round {answer.round})")
             return
         reason: str | None = None
@@ -316,22 +317,22 @@ class PartitionCollector:
         """
         yield rejection(source, reason)
         self._malformed += 1
-        left = self._left.get(source, 0)
-        first = source.role == "worker" and left == self.total
+        missing = self._missing.get(source, 0)
+        first = source.role == "worker" and missing == self.total
         absent = kind is Absent or (kind is None and first)
-        start = self.total - left
+        start = self.total - missing
         for partition in self._partitions[start : self.total if absent else start + 1]:
             self._take(source, np.zeros(len(partition.layout.blocks), np.bool_), _NOTHING)
 
     def _miss(self, source: Peer, absent: Absent) -> None:
         """Note that a sender is absent."""
-        self._left[source] = 0
+        self._missing[source] = 0
 
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
-        number = self.total - self._left[source]
+        number = self.total - self._missing[source]
         self._collector.put(source, number, number + 1, (mask, payload))
         self._present[self._row[source]] = True
-        self._left[source] -= 1
+        self._missing[source] -= 1
 
     def combine_next(self, rule: Rule, context: Context, to: Destination) -> Combined:
         """Combine the finite blocks of the next partition.

@@ -28,12 +28,12 @@ class Owed:
 
     Attributes:
         round: the round that began with the model.
-        lost: whether the round closed without the answer, which therefore does not enter the model.
+        dropped: whether the round closed without the answer, which therefore does not enter the model.
         answered: whether its first message has come.
     """
 
     round: int
-    lost: bool = False
+    dropped: bool = False
     answered: bool = False
 
 
@@ -108,8 +108,8 @@ class QuorumCollector(PartitionCollector):
         owed = {}
         for peer, entries in self._owed.items():
             # The answer to a model that the round did not wait for may have come since the round closed.
-            last = entries[-1] if entries else Owed(self._returned[peer].round, lost=True)
-            owed[str(peer.index)] = [last.round, last.lost]
+            last = entries[-1] if entries else Owed(self._returned[peer].round, dropped=True)
+            owed[str(peer.index)] = [last.round, last.dropped]
         return State(facts=owed)
 
     def restore(self, state: State) -> None:
@@ -125,11 +125,11 @@ class QuorumCollector(PartitionCollector):
         for peer in arrived:
             self._owed[peer].popleft()
             self._answers.pop(peer, None)
-            self._left[peer] = self.total
+            self._missing[peer] = self.total
             self._collector.forget(peer)
         for peer in answered:
             if not self._owed[peer]:
-                self._left[peer] = self.total
+                self._missing[peer] = self.total
             self._owed[peer].append(Owed(closing.round + 1))
             self._returned.pop(peer, None)
             self._told.discard(peer)
@@ -150,59 +150,59 @@ class QuorumCollector(PartitionCollector):
         yield from self._credited()
 
     def _credited(self) -> Iterator[Send]:
-        """Permit the senders of lost updates to send all of them."""
+        """Permit the senders of dropped updates to send all of them."""
         credits, self._credits = self._credits, []
         yield from credits
 
     def _miss(self, source: Peer, absent: Absent) -> None:
-        self._left[source] = 0
+        self._missing[source] = 0
         self._begin_answer(source, absent=True, steps=absent.abandoned)
-        if self._owed[source][0].lost:
-            self._end_lost(source)
+        if self._owed[source][0].dropped:
+            self._end_dropped(source)
 
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
-        if self._left[source] == self.total:
+        if self._missing[source] == self.total:
             self._begin_answer(source)
-        if not self._owed[source][0].lost:
+        if not self._owed[source][0].dropped:
             super()._take(source, mask, payload)
             # A late update is present once it is in.
             self._present[self._row[source]] &= self._is_in(source)
             return
-        self._left[source] -= 1
-        if not self._left[source]:
-            self._end_lost(source)
+        self._missing[source] -= 1
+        if not self._missing[source]:
+            self._end_dropped(source)
 
     def _begin_answer(self, source: Peer, *, absent: bool = False, steps: int | None = None) -> None:
         owed = self._owed[source][0]
         owed.answered = True
-        owed.lost |= steps is not None
+        owed.dropped |= steps is not None
         answer = Arrival(self._now, source.index, owed.round, absent, steps)
-        if owed.lost:
+        if owed.dropped:
             self._returned[source] = answer
             self._permit(source, owed)
         else:
             self._answers[source] = answer
 
     def _permit(self, source: Peer, owed: Owed) -> None:
-        if self.total > WINDOW and self._left[source]:
+        if self.total > WINDOW and self._missing[source]:
             self._credits.append(Send(source, Credit(round=owed.round, partitions=self.total)))
 
-    def _lose(self, source: Peer, owed: Owed) -> None:
+    def _drop(self, source: Peer, owed: Owed) -> None:
         """Drop a late answer, or the partitions of it that have come."""
-        owed.lost = True
+        owed.dropped = True
         if not owed.answered:
             return
         self._collector.forget(source)
         self._returned[source] = self._answers.pop(source)
-        if self._left[source]:
+        if self._missing[source]:
             self._permit(source, owed)
         else:
-            self._end_lost(source)
+            self._end_dropped(source)
 
-    def _end_lost(self, source: Peer) -> None:
-        """Expect the next update of a worker; the last partition of its lost update has come."""
+    def _end_dropped(self, source: Peer) -> None:
+        """Expect the next update of a worker; the last partition of its dropped update has come."""
         self._owed[source].popleft()
-        self._left[source] = self.total if self._owed[source] else 0
+        self._missing[source] = self.total if self._owed[source] else 0
 
     # Who is in
 
@@ -223,7 +223,7 @@ class QuorumCollector(PartitionCollector):
         if not everyone:
             if len(self._answers) < self._needed or not self._always <= self._answers.keys():
                 return
-            if not self._over and not all(each.answered or each.lost for each in owed):
+            if not self._over and not all(each.answered or each.dropped for each in owed):
                 if round not in self._alarms:
                     self._alarms.append(round)
                     yield Pause(max(train.grace, SHORTEST_PAUSE))
@@ -257,8 +257,8 @@ class QuorumCollector(PartitionCollector):
             if self._is_in(peer):
                 self._present[self._row[peer]] = self._collector.has(peer, 0)
             elif self._train.late == "drop":
-                for owed in [each for each in entries if not each.lost]:
-                    self._lose(peer, owed)
+                for owed in [each for each in entries if not each.dropped]:
+                    self._drop(peer, owed)
         yield from self._credited()
 
     def _is_in(self, peer: Peer) -> bool:
@@ -276,12 +276,12 @@ class QuorumCollector(PartitionCollector):
         if closing is None:
             return tuple(peer for peer, entries in owed if any(not each.answered for each in entries))
         left = self.total - self.current
-        # Before a checkpoint and the end, all of the lost updates must have come.
+        # Before a checkpoint and the end, all of the dropped updates must have come.
         return tuple(
             peer
             for peer, entries in owed
-            if (self._is_in(peer) and (entries[0].lost or self._left[peer] == left) and left)
-            or (closing.everyone and any(each.lost for each in entries))
+            if (self._is_in(peer) and (entries[0].dropped or self._missing[peer] == left) and left)
+            or (closing.everyone and any(each.dropped for each in entries))
         )
 
     @property
