@@ -140,8 +140,8 @@ class Evaluate(Message, code=21, kind="EVALUATE", sender="coordinator", receiver
     """A model to evaluate.
 
     Attributes:
-        round: the round or cycle of the coordinator that began with it; in which it trained the model, if
-            `validation.evaluate` is "validator_model".
+        round: the round or cycle of the coordinator that began with the model; of a model that the coordinator trained
+            itself (`validation.evaluate`), the round or cycle in which it did.
         values: its parameters, then its BatchNorm statistics.
     """
 
@@ -197,7 +197,7 @@ class NotEvaluated(Message, code=32, kind="EVALUATED", sender="evaluator", recei
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator", receiver="evaluator"):
-    """No model to evaluate follows: the evaluator ends, and leaves the model that it evaluates, if there is one.
+    """No model to evaluate follows: the evaluator ends, and cancels the evaluation under way, if there is one.
 
     Attributes:
         flags: `Flag.SUSPEND` if the run stops at a checkpoint. Without it, all models are evaluated before.

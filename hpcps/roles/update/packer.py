@@ -7,8 +7,8 @@
 5. `UpdateEncoder`: what the compressor makes of each
 
 The memory returns the array that it keeps, `[d]`, and the attack changes it in place. So a stage between both may only
-change blocks that are sent: the memory forgets these (`release`), and the others are what it keeps for later rounds. An
-attack on encodings comes last: it changes what combiners decode.
+change blocks that are sent: of these the memory keeps nothing, or the error of their encoding; the others it keeps for
+later rounds. An attack on encodings comes last: it changes what combiners decode.
 """
 
 from __future__ import annotations
