@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.envelope import Envelope
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import Event, Idle, Resumed, StopRequested
@@ -17,6 +17,9 @@ from hpcps.transport.base import Traffic
 IDLE, RESULT, STOP, TIMER = "idle", "result", "stop", "timer"
 """Events, other than messages, whose order depends on time: no message waits, the result of a background task, a
 request to stop, the end of an imposed time."""
+
+LOST, REPLACED = "lost ", "replaced "
+"""Precede the name of another process, which is lost, or has a replacement."""
 
 SAME = "="
 """Precedes the sender of a message that came at the same time as the one before it, as in one process."""
@@ -82,6 +85,10 @@ class Account:
                 same = event.arrived == self._arrived
                 self._arrived = event.arrived
                 self.note(f"{SAME if same else ''}{event.source}")
+            case Lost(peer):
+                self.note(f"{LOST}{peer}")
+            case Replaced(peer):
+                self.note(f"{REPLACED}{peer}")
             case Idle():
                 self.note(IDLE)
             case Resumed():

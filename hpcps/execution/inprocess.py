@@ -16,8 +16,12 @@ from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.sharing import EventQueue
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
+from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.failure import failure_text
+from hpcps.records.files import prefix_of, record_file
 from hpcps.records.provenance import kernels
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import Tracer, names_of
@@ -62,20 +66,18 @@ def run_in_process(
     session = time.time_ns()
     began = ticks()
     with ExitStack() as stack:
-        drivers = []
-        for peer in peers:
-            part = parts.get(peer)
+
+        def driver_of(peer: Peer, part: CheckpointPart | None, incarnation: int = 0) -> RoleDriver:
+            """Return a driver for a role that resumes, begins, or takes the place of a lost one."""
             host = simulation.host(peer) if simulation else socket.gethostname()
             record = RecordWriter(
                 directory.path, run.id, peer.role, peer.index, host, ticks, part=part, attempt=attempt
             )
             stack.enter_context(record)
             try:
-                role = make_role(run, peer)
-                if part:
-                    problem = restore_role(role, part)
-                    if problem:
-                        raise RunError(problem)
+                role = make_role(run, peer, incarnation=incarnation)
+                if part and not incarnation and (problem := restore_role(role, part)):
+                    raise RunError(problem)
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise
@@ -87,39 +89,46 @@ def run_in_process(
                     directory.path, run.id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
                 )
                 stack.enter_context(tracer)
-            record.write("start", **role_facts(run, role), **({"clock": "virtual"} if simulation else {}))
-            drivers.append(
-                RoleDriver(
-                    role,
-                    exchange.endpoint(peer),
-                    record,
-                    directory,
-                    clock=clock,
-                    stopwatch=simulation.stopwatch(peer) if simulation else None,
-                    tracer=tracer,
-                    background=simulation.background(peer) if simulation else None,
-                    stop=stop,
-                    keep=run.checkpoint.keep,
-                    observer=observer,
-                    ordered=arrival_decides(run),
-                )
+            facts = role_facts(run, role) | ({"clock": "virtual"} if simulation else {})
+            record.write("start", **facts, **({"incarnation": incarnation} if incarnation else {}))
+            return RoleDriver(
+                role,
+                exchange.endpoint(peer),
+                record,
+                directory,
+                clock=clock,
+                stopwatch=simulation.stopwatch(peer) if simulation else None,
+                tracer=tracer,
+                background=simulation.background(peer) if simulation else None,
+                stop=stop,
+                keep=run.checkpoint.keep,
+                observer=observer,
+                ordered=arrival_decides(run),
             )
+
+        def replacement_of(peer: Peer, incarnation: int) -> RoleDriver:
+            """Return the driver of the replacement of a lost worker; all lines of its record stay valid."""
+            lines = prefix_of(record_file(directory.path, str(peer)))
+            elapsed = ticks() - began + (parts[peer].elapsed if peer in parts else 0.0)
+            return driver_of(peer, CheckpointPart(State(), lines, elapsed), incarnation)
+
+        drivers = {peer: driver_of(peer, parts.get(peer)) for peer in peers}
         directory.extend_provenance({"kernels": kernels()})
         try:
             if simulation:
-                simulation.execute(drivers, partial(reporting, directory=directory))
-                check_finished(drivers)
+                simulation.execute(drivers, partial(reporting, directory=directory), replacement_of)
+                check_finished(tuple(drivers.values()))
             else:
-                take_turns(drivers, directory, clock)
+                take_turns(tuple(drivers.values()), directory, clock)
         except KeyboardInterrupt:
-            for driver in drivers:
+            for driver in drivers.values():
                 if not driver.finished:
                     driver.give_up("stopped")
             raise
-    if any(driver.suspended for driver in drivers):
+    if any(driver.suspended for driver in drivers.values()):
         return False
     took = ticks() - began + max((part.elapsed for part in parts.values()), default=0.0)
-    directory.finish(took, map(str, peers))
+    directory.finish(took, (str(peer) for peer in peers if peer in drivers))
     return True
 
 

@@ -18,7 +18,7 @@ from hpcps.execution.observer import Observations, Observer
 from hpcps.execution.stopwatch import Alarms, Stopwatch
 from hpcps.protocol.envelope import Delivered, Envelopes
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Malformed, Received, Reduced
+from hpcps.protocol.received import Lost, Malformed, Received, Reduced, Replaced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TIMED_EFFECTS, Tracer
@@ -260,8 +260,10 @@ class RoleDriver:
         self._account.note(TIMER)
         return event._replace(time=self._record.time)
 
-    def _opened(self, arrival: Delivered | Malformed) -> Received | Malformed:
-        """Return what the role gets of a message that has come."""
+    def _opened(self, arrival: Delivered | Malformed | Lost | Replaced) -> Received | Malformed | Lost | Replaced:
+        """Return what the role gets of what has come."""
+        if isinstance(arrival, (Lost, Replaced)):
+            return arrival._replace(arrived=self._clock())
         if isinstance(arrival, Malformed):
             return replace(arrival, arrived=self._clock())
         return arrival.opened(self._role.run_id, self._record.time, self._clock())

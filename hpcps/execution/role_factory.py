@@ -15,6 +15,7 @@ from hpcps.roles.events import Role
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
 from hpcps.roles.sync.adversary import SyncAdversary
+from hpcps.roles.sync.replacement import ReplacementWorker
 from hpcps.roles.sync.server import SyncServer
 from hpcps.roles.sync.validator import SyncValidator
 from hpcps.roles.sync.worker import SyncWorker
@@ -40,16 +41,17 @@ def spread(run: Run, hosts: int) -> Run:
 
 def arrival_decides(run: Run) -> bool:
     """Return whether the result depends on the order in which messages arrive, which the records then state."""
-    return run.train.mode == "async" or run.has_quorum
+    return run.train.mode == "async" or run.misses_rounds
 
 
-def make_role(run: Run, peer: Peer, resources: Resources = ALONE) -> Role:
+def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: int = 0) -> Role:
     """Return a role that is ready to start; workers, validators and the evaluator have loaded their model and data.
 
     Args:
         run: the run.
         peer: the role to create.
         resources: the resources of the machine that the role may use.
+        incarnation: the number of the replacement that it is; 0 if it is none.
 
     Raises:
         DataError: the data are missing or damaged.
@@ -67,7 +69,10 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE) -> Role:
 
     # The evaluator has the shard of the coordinator, for BatchNorm statistics.
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
-    return make_training_role(run, peer, build_trainer(run, trains.role, trains.index), resources)
+    trainer = build_trainer(run, trains.role, trains.index)
+    if incarnation:
+        return ReplacementWorker(peer, run, trainer, resources, incarnation)
+    return make_training_role(run, peer, trainer, resources)
 
 
 def role_facts(run: Run, role: Role) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,6 +56,32 @@ def restore_generators(generators: Mapping[str, np.random.Generator], state: Sta
     """Set random generators to the positions that `generators_state` returned."""
     for name, generator in generators.items():
         generator.bit_generator.state = state.facts[name]
+
+
+def stream_positions(generators: Mapping[str, np.random.Generator]) -> dict[str, list[int]]:
+    """Return what distinguishes generators of `hpcps.seeds` from new ones of the same streams, as numbers."""
+    states = {name: _listed(generator.bit_generator.state) for name, generator in generators.items()}
+    return {
+        name: [
+            *state["state"]["counter"],
+            *state["buffer"],
+            state["buffer_pos"],
+            state["has_uint32"],
+            state["uinteger"],
+        ]
+        for name, state in states.items()
+    }
+
+
+def go_to_positions(generators: Mapping[str, np.random.Generator], positions: Mapping[str, Sequence[int]]) -> None:
+    """Set new generators of streams to the positions that `stream_positions` returned."""
+    for name, generator in generators.items():
+        counter, buffer, rest = positions[name][:4], positions[name][4:8], positions[name][8:]
+        state = dict(generator.bit_generator.state)
+        key = state["state"]["key"]
+        state |= {"state": {"counter": np.array(counter, np.uint64), "key": key}, "buffer": np.array(buffer, np.uint64)}
+        state |= dict(zip(("buffer_pos", "has_uint32", "uinteger"), rest, strict=True))
+        generator.bit_generator.state = state
 
 
 def _listed(value: Any) -> Any:

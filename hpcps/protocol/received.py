@@ -1,4 +1,4 @@
-"""What a role receives: messages, and the results of reductions."""
+"""What a role receives: messages, the results of reductions, and what becomes of other processes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,34 @@ class Malformed:
 
     source: Peer
     reason: str
+    arrived: float = 0.0
+
+
+class Lost(NamedTuple):
+    """A process is lost; what it has sent before may still come.
+
+    Attributes:
+        peer: the process.
+        cause: why, for people.
+        arrived: when the role gets it, as in `Received`.
+    """
+
+    peer: Peer
+    cause: str
+    arrived: float = 0.0
+
+
+class Replaced(NamedTuple):
+    """The replacement of a lost process has started.
+
+    Attributes:
+        peer: the role, whose name and index the replacement has.
+        incarnation: its number: 1 for the first replacement of the process.
+        arrived: when the role gets it, as in `Received`.
+    """
+
+    peer: Peer
+    incarnation: int
     arrived: float = 0.0
 
 

@@ -111,10 +111,11 @@ def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
 def partitioning_of(run: Run, layout: Layout) -> Partitioning:
     """Return the partitioning of a run's model.
 
-    Asynchronous updates, those of a collective exchange, and those for a rule that sees whole updates are whole.
+    Asynchronous updates, those of a collective exchange, those for a rule that sees whole updates, and those of workers
+    that may be lost are whole.
     """
     size, sees = run.transport.partition, run.validation.rule.scope
-    whole = run.train.mode == "async" or run.collective or sees == "vector"
+    whole = run.train.mode == "async" or run.collective or sees == "vector" or run.survive.workers
     elements = None if size == "auto" or whole else size // 64 * 16  # whole cache lines
     shards = shards_of(run, layout)
     return Partitioning(layout, shards, run.topology.validators, elements, whole=_whole_blocks(run))

@@ -177,6 +177,11 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
         if wrong := _fault_of_order(line.get("order", []), events):
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", wrong)
+        if "incarnation" in line and line["event"] == "start":
+            raise RunError(
+                f"{file.stem} was lost and replaced, and a replay has no replacements: `hpcps run FILE --no-resume` "
+                "computes the same records again"
+            )
         if line["event"] == "start":
             # The line before the checkpoint states its position.
             continues = line.get("continues")

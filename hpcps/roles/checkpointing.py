@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcps.errors import RunError
 from hpcps.protocol.messages import Flag, PartWritten, Peer
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
@@ -26,6 +27,7 @@ class CheckpointParts:
 
     Attributes:
         open: the round or log position of that checkpoint; None if none is under way.
+        due: whether one is due.
         wanted: whether the run stops at the next checkpoint.
         suspending: whether the run stops at the checkpoint under way.
     """
@@ -34,12 +36,12 @@ class CheckpointParts:
         self._everyone = set(roster.with_state())
         self._checksums: dict[Peer, str] = {}
         self.open: int | None = None
-        self.wanted = False
+        self.due = self.wanted = False
         self.suspending = False
 
     def begin(self, position: int) -> Flag:
         """Begin a checkpoint; return the flags that tell the others."""
-        self.open, self._checksums = position, {}
+        self.open, self._checksums, self.due = position, {}, False
         self.suspending = self.wanted
         return CHECKPOINT_FLAGS if self.suspending else Flag.SNAPSHOT
 
@@ -48,6 +50,20 @@ class CheckpointParts:
         if self.open is None:
             return ()
         return tuple(sorted(self._everyone - self._checksums.keys(), key=str))
+
+    def lose(self, peer: Peer) -> None:
+        """Give up the checkpoint under way if a lost process has not written its part; the next one is due then.
+
+        Raises:
+            RunError: the run stops at that checkpoint.
+        """
+        if self.open is None or peer in self._checksums:
+            return
+        if self.suspending:
+            raise RunError(
+                f"{peer} is lost while the run stops at a checkpoint: run again to go on from the one before"
+            )
+        self.open, self.due = None, True
 
     def take(self, source: Peer, part: PartWritten) -> Iterator[Effect]:
         """Note that another process has written its part."""

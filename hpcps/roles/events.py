@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Message, Peer
-from hpcps.protocol.received import Malformed, Operation, Received, Reduced
+from hpcps.protocol.received import Lost, Malformed, Operation, Received, Reduced, Replaced
 from hpcps.training.evaluation import Evaluation
 
 
@@ -79,7 +79,7 @@ class Snapped(NamedTuple):
     arrived: float = 0.0
 
 
-Event = Start | Received | Malformed | Reduced | Computed | Resumed | Idle | StopRequested | Snapped
+Event = Start | Received | Malformed | Lost | Replaced | Reduced | Computed | Resumed | Idle | StopRequested | Snapped
 
 
 @dataclass(frozen=True)

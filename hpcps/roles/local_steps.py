@@ -55,7 +55,7 @@ class LocalSteps:
         self.schedule = schedule_of_rounds(run, trainer.steps_per_epoch)
         self.asks: QueriedSteps | AbandonableSteps | None = None
         roster, train = Roster.of(run), run.train
-        self._may_miss = run.has_quorum and peer.role == "worker"
+        self._may_miss = run.misses_rounds and peer.role == "worker"
         if (policy := train.policy) is not None and peer in roster.governed(run):
             self.asks = QueriedSteps(peer, policy, self.task, after)
         if self._may_miss and train.abandon and peer != roster.coordinator:

@@ -126,7 +126,7 @@ class LocalTraining:
         self.is_coordinator = peer == self._roster.coordinator
         self._steps = LocalSteps(peer, run, trainer, role.take_steps, role.after_steps)
         self._schedule = self._steps.schedule
-        self._misses_rounds = run.has_quorum and peer.role == "worker"
+        self._misses_rounds = run.misses_rounds and peer.role == "worker"
         shards = partitioning_of(run, trainer.layout).shards
         codec = Codec.of(run.communication.compression, trainer.layout, "model")
         self.inbox = inbox or ModelInbox(peer, trainer.layout, shards, codec, misses_rounds=self._misses_rounds)
@@ -149,6 +149,10 @@ class LocalTraining:
     def over(self) -> bool:
         """Whether the coordinator has done all its rounds."""
         return self.is_coordinator and self._schedule.over(self.round)
+
+    def over_before(self, round: int) -> bool:
+        """Return whether the run is over before a round."""
+        return self._schedule.over(round)
 
     @property
     def _coming(self) -> int | None:

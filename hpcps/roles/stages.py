@@ -45,7 +45,7 @@ class Trigger(Enum):
     """What changes the stage of a role; the value says when that is."""
 
     READY = "the role has started, and has taken the step before the first model if there is one"
-    RESUMED = "the role goes on from a checkpoint"
+    RESUMED = "the role goes on from a checkpoint, or where a lost one was"
     INITIAL_MODEL = "the initial model has come, or that of a checkpoint is restored"
     MODEL_COMPLETE = "all of the model has come"
     LAST_MODEL = "the model was the last one"

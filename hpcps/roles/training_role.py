@@ -70,9 +70,9 @@ class TrainingRole(MessagingRole):
         """The epochs that are over for the learning rate; None if those of the role's own steps count.
 
         With a policy of local steps they are those of the run, so that all roles decay their rates together; and so
-        they are with a quorum, in which workers miss rounds.
+        they are where workers miss rounds.
         """
-        if self._run.has_quorum and self.peer.role == "worker" and not self._training.is_coordinator:
+        if self._run.misses_rounds and self.peer.role == "worker" and not self._training.is_coordinator:
             return self._training.ended()
         return self._training.log_epoch if self._run.train.policy is not None else None
 

@@ -213,6 +213,16 @@ class Checkpoint(Config):
     )
 
 
+class Survive(Config):
+    """Which processes a run may lose. A process that is lost and not named here ends the run."""
+
+    workers: bool = Field(
+        False,
+        description="Synchronous: rounds go on without a worker that is lost, until its replacement takes part. "
+        "The update of a worker is one message then, whatever `transport.partition` says.",
+    )
+
+
 class Run(Config):
     """One fully resolved point of an experiment."""
 
@@ -247,6 +257,7 @@ class Run(Config):
         NoAttack(), description="The Byzantine attack."
     )
     checkpoint: Checkpoint = Checkpoint()
+    survive: Survive = Survive()
     callbacks: Annotated[
         tuple[Annotated[Callback, OneOf("callbacks")], ...], Field(strict=False, max_length=_MOST_CALLBACKS)
     ] = Field((), description="What follows the rounds and evaluations of a run, and records numbers of its own.")
@@ -309,6 +320,11 @@ class Run(Config):
     def has_quorum(self) -> bool:
         """Whether a round may close before all workers have answered."""
         return any(self.updates_needed(members) < members for members in self.shares)
+
+    @property
+    def misses_rounds(self) -> bool:
+        """Whether a round may close without a worker: it is late, or lost."""
+        return self.has_quorum or self.survive.workers
 
     @property
     def has_adversary(self) -> bool:

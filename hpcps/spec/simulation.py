@@ -11,6 +11,7 @@ from hpcps.spec.heterogeneity import AnyDelay, NoDelay
 
 Seconds = Annotated[float, Field(ge=0, le=DAY)]
 Place = Annotated[str, Field(pattern=r"^(worker|validator|server|evaluator)-(0|[1-9][0-9]*)$")]
+Fallible = Annotated[str, Field(pattern=r"^worker(-(0|[1-9][0-9]*))?$")]
 Hosts = tuple[Annotated[tuple[Place, ...], Field(strict=False)], ...]
 
 
@@ -97,6 +98,25 @@ class Costs(Config):
     waiting: Waiting = Waiting()
 
 
+class ProcessFailure(Config):
+    """Simulated failures of processes, each of which is replaced."""
+
+    process: Fallible = Field(
+        "worker", description="The process, such as `worker-3`; `worker`: every worker, each with times of its own."
+    )
+    at: Annotated[tuple[Seconds, ...], Field(strict=False, max_length=10_000)] = Field(
+        (), description="When it fails, in seconds of the simulation."
+    )
+    every: float | None = Field(
+        None,
+        gt=0,
+        le=DAY,
+        description="Mean seconds from its start to its failure; the times are drawn from the seed, exponentially.",
+    )
+    noticed: Seconds = Field(0.0, description="Seconds from a failure until the others know of it.")
+    repair: Seconds = Field(1.0, description="Seconds from then until its replacement has started.")
+
+
 class Machine(Config):
     """The simulated hosts and the links between them."""
 
@@ -120,6 +140,11 @@ class Machine(Config):
     )
     local: Local = Local()
     remote: Remote = Remote()
+    failures: Annotated[tuple[ProcessFailure, ...], Field(strict=False, max_length=100)] = Field(
+        (),
+        description="Failures of processes, each a table [[simulation.failures]].",
+        json_schema_extra={"noun": "failure"},
+    )
 
 
 class NoSimulation(Config):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,15 @@ class Trainer(Evaluator):
         self._steps_done = state.facts["steps"]
         self._stream.restore(StreamState(**state.facts["stream"]))
         self._restore_optimizer(state.part("optimizer"))
+
+    def position(self) -> list[int]:
+        """Return the number of steps, and the position in the data: passes, and batches of the pass."""
+        return [self._steps_done, *astuple(self._stream.state)]
+
+    def go_to(self, position: Sequence[int]) -> None:
+        """Go on from such a position: the learning rate, and the batches that follow, are those after it."""
+        self._steps_done = position[0]
+        self._stream.restore(StreamState(*position[1:]))
 
     @abstractmethod
     def _optimizer_state(self) -> State:

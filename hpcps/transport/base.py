@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from hpcps.protocol.envelope import Delivered, Envelope
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Malformed, Operation, Reduced
+from hpcps.protocol.received import Lost, Malformed, Operation, Reduced, Replaced
+
+Arrived = Delivered | Malformed | Reduced | Lost | Replaced
+"""What a transport has for its role."""
 
 
 @dataclass
@@ -46,8 +49,8 @@ class MessageTransport(ABC):
         """
 
     @abstractmethod
-    def receive(self) -> Delivered | Malformed | Reduced | None:
-        """Advance pending transfers and return a message that has arrived, or None.
+    def receive(self) -> Arrived | None:
+        """Advance pending transfers and return a message or an event that has arrived, or None.
 
         The payload of the message is valid until this process answers the sender; see `Message`.
         """

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Malformed, Operation, Reduced
+from hpcps.protocol.received import Lost, Malformed, Operation, Reduced, Replaced
 from hpcps.spec.transport import Transport
-from hpcps.transport.base import CollectiveTransport, Traffic
+from hpcps.transport.base import Arrived, CollectiveTransport, Traffic
 
-Packet = tuple[Peer, bytes, bytes | None] | Reduced
-"""Sender, header and payload of a message; or the end of a reduction."""
+Packet = tuple[Peer, bytes, bytes | None] | Reduced | Lost | Replaced
+"""Sender, header and payload of a message; the end of a reduction; or what became of another process."""
 Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
 
 
@@ -49,8 +49,12 @@ class Exchange:
         self._carry = carry
         self._scale = scale
 
+    def tell(self, to: Peer, event: Lost | Replaced) -> None:
+        """Tell a role what became of another process."""
+        self._boxes[to].append(event)
+
     def endpoint(self, owner: Peer) -> InprocTransport:
-        """Return the transport of one role."""
+        """Return the transport of one role, or of its replacement, which gets nothing that was for its predecessor."""
         self._boxes[owner] = deque()
         return InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale)
 
@@ -96,10 +100,11 @@ class InprocTransport(CollectiveTransport):
             array[...] = result
             self._boxes[peer].append(Reduced(array))
 
-    def receive_from(self, source: Peer) -> Delivered | Malformed | Reduced | None:
+    def receive_from(self, source: Peer) -> Arrived | None:
         """Return the first message that has arrived from one sender, or None; those of others stay."""
         box = self._boxes[self._owner]
-        packet = next((packet for packet in box if not isinstance(packet, Reduced) and packet[0] == source), None)
+        messages = (packet for packet in box if not isinstance(packet, (Reduced, Lost, Replaced)))
+        packet = next((packet for packet in messages if packet[0] == source), None)
         if packet is None:
             return None
         box.remove(packet)
@@ -111,12 +116,14 @@ class InprocTransport(CollectiveTransport):
         """Whether a message waits here."""
         return bool(self._boxes[self._owner])
 
-    def receive(self) -> Delivered | Malformed | Reduced | None:
+    def receive(self) -> Arrived | None:
         if not self._boxes[self._owner]:
             return None
         packet = self._boxes[self._owner].popleft()
         if isinstance(packet, Reduced):
             self.traffic.received += packet.values.nbytes
+            return packet
+        if isinstance(packet, (Lost, Replaced)):
             return packet
         source, header, payload = packet
         self.traffic.received += self.traffic.size(header, len(payload) if payload else 0)

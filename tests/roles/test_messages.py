@@ -38,6 +38,8 @@ def of_type(hint):
         return st.lists(of_type(args[0]), max_size=3).map(tuple)
     if origin is tuple:
         return st.tuples(*map(of_type, args))
+    if origin is list and args[0] is int:
+        return st.lists(of_type(int), max_size=3)
     if origin is list:
         return st.lists(st.lists(st.integers() | st.text(max_size=3), max_size=3), max_size=3)
     if hint == str | dict[str, Any]:

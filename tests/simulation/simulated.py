@@ -67,9 +67,14 @@ def simulate(path, run, order=lambda nodes: nodes, trainer=Quadratic):
                 background=simulation.background(peer),
             )
         )
-    simulation.execute(order(nodes), lambda node: nullcontext())
+    drivers = {node.peer: node for node in order(nodes)}
+    simulation.execute(drivers, lambda node: nullcontext(), no_replacement)
     check_finished(nodes)
     return Played(path, run)
+
+
+def no_replacement(peer, incarnation):
+    raise AssertionError(f"{peer} is lost")
 
 
 def times(played, process, event="round"):

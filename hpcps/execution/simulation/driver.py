@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import inf
 
 from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.simulation.failures import Failures
 from hpcps.execution.simulation.process import Meter, Process, SimulatedBackground
 from hpcps.execution.simulation.sharing import Action, EventQueue, HostCores, Network
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
 from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Lost, Replaced
 from hpcps.protocol.roster import ADVERSARY, Roster
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
@@ -76,20 +78,51 @@ class Simulation:
         return f"host{self._homes[peer]}" if peer in self._homes else "outside"
 
     def execute(
-        self, drivers: Sequence[RoleDriver], guard: Callable[[RoleDriver], AbstractContextManager[None]]
+        self,
+        drivers: dict[Peer, RoleDriver],
+        guard: Callable[[RoleDriver], AbstractContextManager[None]],
+        replacement: Callable[[Peer, int], RoleDriver],
     ) -> None:
         """Run the drivers until they are done or none of them can proceed.
 
         Args:
-            drivers: one driver per role, created with the clock, exchange, stopwatches and executors from here.
+            drivers: one driver per role, created with the clock, exchange, stopwatches and executors from here; that of
+                a lost process is removed, and that of its replacement added.
             guard: a context for the code of a driver, which reports its failures.
+            replacement: returns the driver of the replacement of a lost process, which has a number.
         """
-        for driver in drivers:
+
+        def kill(peer: Peer) -> bool:
+            if drivers[peer].finished:
+                return False
+            self._processes[peer].kill()
+            del drivers[peer]
+            return True
+
+        def tell(to: Peer, event: Lost | Replaced) -> None:
+            if not drivers[to].finished:
+                self.exchange.tell(to, event)
+                self._processes[to].notice()
+
+        def start(peer: Peer, incarnation: int) -> bool:
+            if drivers[roster.combiners_of(peer.index)[0]].finished:
+                return False
+            drivers[peer] = replacement(peer, incarnation)
+            self._processes[peer] = self._process(drivers[peer], guard)
+            self._processes[peer].start()
+            return True
+
+        roster = Roster.of(self._run)
+        for driver in drivers.values():
             self._processes[driver.peer] = self._process(driver, guard)
         for process in self._processes.values():
             process.start()
+        failures = Failures(self._run, self.clock, kill, tell, start)
         while self.clock.step():
-            pass
+            # Failures would come after the end, too.
+            if failures.any and failures.over(drivers):
+                break
+        failures.dismiss(drivers)
 
     def _process(self, driver: RoleDriver, guard: Callable[[RoleDriver], AbstractContextManager[None]]) -> Process:
         peer, seed, costs = driver.peer, self._run.seed, self._costs

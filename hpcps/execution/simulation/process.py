@@ -76,13 +76,27 @@ class Process:
         self._waking = False
         self._alarm: float | None = None
         self._backoff = Backoff()
+        self._working: ActiveTask | None = None
+        self._killed = False
 
     def start(self) -> None:
         """Start now."""
         self._event_queue.at(self._event_queue(), self._go_on)
 
+    def kill(self) -> None:
+        """End the process at once; what it has sent still arrives."""
+        self._killed = True
+        for task in (self._spinning, self._working):
+            if task is not None:
+                self._cores.cancel(task)
+        if self._asleep is not None:
+            self._cores.poll(-1)
+        self._spinning = self._working = self._asleep = None
+
     def notice(self, *, at_once: bool = False) -> None:
         """Handle a new message or the end of a pause at the next poll of the process, or at once."""
+        if self._killed:
+            return
         if self._spinning is not None:
             self._meter.seconds -= self._cores.cancel(self._spinning)
             self._spinning = None
@@ -97,6 +111,8 @@ class Process:
 
     def _end_background(self, seconds: float) -> None:
         """End the background task; the role continues at once if it waits for the task."""
+        if self._killed:
+            return
         self._background.end(seconds)
         if self._settling:
             self._settling = False
@@ -105,6 +121,8 @@ class Process:
             self.notice()
 
     def _wake(self) -> None:
+        if self._killed:
+            return
         assert self._asleep is not None
         self._cores.poll(-1)
         self._meter.seconds += self._costs.waiting.demand * (self._event_queue() - self._asleep)
@@ -113,6 +131,8 @@ class Process:
 
     def _go_on(self) -> None:
         """Handle the next event, if there is one; else wait."""
+        if self._killed:
+            return
         with self._guard(self.driver):
             event = self.driver.take()
         if event is None:
@@ -159,15 +179,18 @@ class Process:
 
     def _spend(self, seconds: float, then: Action) -> None:
         """Use a core for so many CPU seconds, and count them for the role."""
-        self._begin(seconds, partial(self._spent, seconds, then))
+        self._working = self._begin(seconds, partial(self._spent, seconds, then))
 
-    def _begin(self, seconds: float, then: Action) -> None:
+    def _begin(self, seconds: float, then: Action) -> ActiveTask | None:
         if seconds:
-            self._cores.begin(seconds, then)
-        else:
-            self._event_queue.at(self._event_queue(), then)
+            return self._cores.begin(seconds, then)
+        self._event_queue.at(self._event_queue(), then)
+        return None
 
     def _spent(self, seconds: float, then: Action) -> None:
+        if self._killed:
+            return
+        self._working = None
         self._meter.seconds += seconds
         then()
 

@@ -55,6 +55,8 @@ class Update(
         partition: the number of the partition, in the order in which they are sent to the receiver.
         flags: those of checkpoints.
         mask: the blocks of the partition that are sent `[B]`.
+        position: with `survive.workers`, to the combiner that decides who is in a round: where the worker is in its
+            data and its random streams after this update; else None.
         values: these blocks, or what the compressor made of them.
     """
 
@@ -63,6 +65,7 @@ class Update(
     partition: int
     flags: Flag
     mask: Mask
+    position: dict[str, list[int]] | None = None
     values: Vector
 
 
@@ -76,11 +79,13 @@ class Absent(
         round: the round; to the adversary of an asynchronous run, the worker's cycle.
         flags: those of checkpoints.
         abandoned: the local steps after which the worker abandoned the round; None if it did not.
+        position: as in `Update`.
     """
 
     round: int
     flags: Flag
     abandoned: int | None = None
+    position: dict[str, list[int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,8 +99,9 @@ class CombinedUpdate(
         shard: the number of the server.
         partition: the number of the partition among those of the server.
         flags: those of checkpoints.
-        answered: with a quorum, in the first partition: the workers of this validator that get the next model; else
-            None.
+        answered: in the first partition, with a quorum or `survive.workers`: the workers of this validator that get the
+            next model; else None.
+        lost: in the first partition: the workers of this validator that were lost since its last round.
         values: the elements.
     """
 
@@ -104,6 +110,7 @@ class CombinedUpdate(
     partition: int
     flags: Flag
     answered: tuple[int, ...] | None = None
+    lost: tuple[int, ...] = ()
     values: Vector
 
 
@@ -159,19 +166,53 @@ class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other servers"):
-    """With a quorum and without validators: the round is closed.
+    """With a quorum or `survive.workers`, and without validators: the round is closed.
 
     Attributes:
         round: the round.
         arrived: the workers whose answers the round combines, in order of arrival; absent ones have none to combine.
-        answered: the workers that get the next model: those, and others whose answers have come, but enter no model.
+        answered: the workers that get the next model: those, and others whose answers have come, but enter no model;
+            without those that are lost, and with replacements.
         everyone: whether the round waited for every worker.
+        lost: the workers that were lost since the last round; what they have sent and no round combines is dropped.
     """
 
     round: int
     arrived: tuple[int, ...]
     answered: tuple[int, ...]
     everyone: bool
+    lost: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiver="server 0", answer="Closed"):
+    """With `survive.workers` and without validators: the answer of a worker has come here.
+
+    Server 0 counts an answer as arrived when all servers have it, so that a lost worker's update enters all shards or
+    none.
+
+    Attributes:
+        round: the round of the answer.
+        worker: the index of the worker.
+    """
+
+    round: int
+    worker: Annotated[int, HeaderField.INDEX]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TakePart(Message, code=48, kind="JOIN", sender="combiner that closes rounds", receiver="replacement of a worker"):
+    """The receiver takes the place of a lost worker.
+
+    Attributes:
+        round: the round of the first model that it gets; models of earlier rounds were for its predecessor.
+        incarnation: the number of the replacement; a message that has another one was for a predecessor, too.
+        position: where the predecessor was after its last update that was combined; None: at the beginning.
+    """
+
+    round: int
+    incarnation: Annotated[int, HeaderField.INDEX]
+    position: dict[str, list[int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

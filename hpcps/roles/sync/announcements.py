@@ -44,11 +44,12 @@ class Announcements:
         self._schedule = schedule_of_rounds(run, steps_per_epoch)
         attacks = not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._tells_epoch = attacks and run.train.policy is None
-        self._due = False
         self.flags = self.heard = Flag.NONE
 
-    def announce(self, round: int) -> None:
+    def announce(self, round: int, *, complete: bool = True) -> None:
         """Decide on the flags of the model of a round; server 0 alone decides on a checkpoint after it.
+
+        A checkpoint waits until all processes are there.
 
         With a quorum a late worker does not see the flags of a model. So the last round and one before the statistics
         of all workers wait for everyone. A checkpoint waits for nobody: late workers are told of it.
@@ -63,9 +64,9 @@ class Announcements:
             flags = Flag.EVERYONE
         if checkpoint is not None and checkpoint.open is None and not schedule.over(next_round):
             every = self._run.checkpoint.every
-            self._due |= periodic(every, schedule.ended(next_round - 1), schedule.ended(next_round))
-            if self._due or checkpoint.wanted:
-                flags, self._due = flags | checkpoint.begin(round + 1), False
+            checkpoint.due |= periodic(every, schedule.ended(next_round - 1), schedule.ended(next_round))
+            if (checkpoint.due or checkpoint.wanted) and complete:
+                flags |= checkpoint.begin(round + 1)
         if schedule.over(round):
             flags |= Flag.LAST
         if self._statistics and schedule.epochs_before(round):

@@ -224,8 +224,13 @@ class PartitionCollector:
 
     @property
     def answered(self) -> tuple[int, ...] | None:
-        """With a quorum: the workers that get the next model; else None."""
+        """With a quorum, or if workers may be lost: the workers that get the next model; else None."""
         return None
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The workers that were lost since the last round closed."""
+        return ()
 
     def updates(self, round: int) -> dict[Peer, int]:
         """Return the senders that take part in a round, with the rounds of their updates."""

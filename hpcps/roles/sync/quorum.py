@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcps.aggregation.encoding import UpdateDecoder
+from hpcps.errors import RunError
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import Kept, State
-from hpcps.protocol.messages import Abandon, Absent, Closed, Credit, Peer
+from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Peer, TakePart
 from hpcps.protocol.partitioning import Partition
-from hpcps.protocol.roster import Roster
-from hpcps.roles.events import Effect, Pause, Send
+from hpcps.protocol.received import Lost, Replaced
+from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.roles.events import Effect, Pause, Record, Send
+from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.spec.schema import Run
 
@@ -78,17 +81,21 @@ class QuorumCollector(PartitionCollector):
     ) -> None:
         """Begin to collect the first round."""
         self._train = run.train
-        roster = Roster.of(run)
+        self._run, roster = run, Roster.of(run)
         self._decides = peer.role == "validator" or peer.index == 0
         self._followers = () if peer.role == "validator" else roster.all_servers()[1:]
-        self._needed = run.updates_needed(len(share))
+        self._membership = Membership(share)
+        # Those of whom nothing is expected, until their replacements get a model.
+        self._vacant: set[Peer] = set()
+        # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
+        self._complete: dict[tuple[Peer, int], set[Peer]] = {}
         # The coordinator evaluates the models, so it must get each of them.
         self._always = {roster.coordinator} & set(share)
         self._answers: dict[Peer, Arrival] = {}
         self._returned: dict[Peer, Arrival] = {}
         self._told: set[Peer] = set()
         self._now = 0.0
-        self._credits: list[Send] = []
+        self._unsent: list[Send] = []
         self._alarms: deque[int] = deque()
         self._over = False
         self.closing: Closed | None = None
@@ -101,15 +108,17 @@ class QuorumCollector(PartitionCollector):
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"quorum": self}
+        return {"quorum": self, **({"membership": self._membership} if self._run.survive.workers else {})}
 
     def state(self) -> State:
         """Return between two rounds what each worker owes; its answer is in the part of the worker, not in this one."""
         owed = {}
         for peer, entries in self._owed.items():
             # The answer to a model that the round did not wait for may have come since the round closed.
-            last = entries[-1] if entries else Owed(self._returned[peer].round, dropped=True)
-            owed[str(peer.index)] = [last.round, last.dropped]
+            if entries:
+                owed[str(peer.index)] = [entries[-1].round, entries[-1].dropped]
+            elif peer in self._returned:
+                owed[str(peer.index)] = [self._returned[peer].round, True]
         return State(facts=owed)
 
     def restore(self, state: State) -> None:
@@ -123,13 +132,20 @@ class QuorumCollector(PartitionCollector):
             return
         arrived, answered = ({Peer("worker", k) for k in each} for each in (closing.arrived, closing.answered))
         for peer in arrived:
-            self._owed[peer].popleft()
+            owed = self._owed[peer].popleft()
+            self._complete.pop((peer, owed.round), None)
             self._answers.pop(peer, None)
             self._missing[peer] = self.total
             self._collector.forget(peer)
+        for peer in arrived - answered:  # it is lost
+            self._vacate(peer)
         for peer in answered:
+            if self._membership.left(peer):  # since the round closed
+                self._vacate(peer)
+                continue
             if not self._owed[peer]:
                 self._missing[peer] = self.total
+            self._vacant.discard(peer)
             self._owed[peer].append(Owed(closing.round + 1))
             self._returned.pop(peer, None)
             self._told.discard(peer)
@@ -139,20 +155,22 @@ class QuorumCollector(PartitionCollector):
     def put(self, source: Peer, answer: Answer, round: int, arrived: float = 0.0) -> Iterator[Effect]:
         self._now = arrived
         owed = self._owed.get(source)
+        if owed and not isinstance(answer, CombinedUpdate) and answer.round == owed[0].round:
+            self._membership.sent(source, answer.position)
         yield from super().put(source, answer, owed[0].round if owed else round, arrived)
-        yield from self._credited()
+        yield from self._send()
 
     def refuse(
         self, source: Peer, reason: str, kind: type[Answer] | None = None, arrived: float = 0.0
     ) -> Iterator[Effect]:
         self._now = arrived
         yield from super().refuse(source, reason, kind, arrived)
-        yield from self._credited()
+        yield from self._send()
 
-    def _credited(self) -> Iterator[Send]:
-        """Permit the senders of dropped updates to send all of them."""
-        credits, self._credits = self._credits, []
-        yield from credits
+    def _send(self) -> Iterator[Send]:
+        """Permit the senders of dropped updates to send all of them; tell server 0 which answers are complete here."""
+        unsent, self._unsent = self._unsent, []
+        yield from unsent
 
     def _miss(self, source: Peer, absent: Absent) -> None:
         self._missing[source] = 0
@@ -175,6 +193,8 @@ class QuorumCollector(PartitionCollector):
     def _begin_answer(self, source: Peer, *, absent: bool = False, steps: int | None = None) -> None:
         owed = self._owed[source][0]
         owed.answered = True
+        if not self._decides and self._run.survive.workers:
+            self._unsent.append(Send(SERVER_0, Complete(round=owed.round, worker=source.index)))
         owed.dropped |= steps is not None
         answer = Arrival(self._now, source.index, owed.round, absent, steps)
         if owed.dropped:
@@ -185,7 +205,7 @@ class QuorumCollector(PartitionCollector):
 
     def _permit(self, source: Peer, owed: Owed) -> None:
         if self.total > WINDOW and self._missing[source]:
-            self._credits.append(Send(source, Credit(round=owed.round, partitions=self.total)))
+            self._unsent.append(Send(source, Credit(round=owed.round, partitions=self.total)))
 
     def _drop(self, source: Peer, owed: Owed) -> None:
         """Drop a late answer, or the partitions of it that have come."""
@@ -218,10 +238,15 @@ class QuorumCollector(PartitionCollector):
         if not self._decides or self.closing is not None:
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
+        needed = self._run.updates_needed(len(self._share) - len(self._vacant))
         if everyone and not all(each.answered for each in owed):
             return
+        if not all(self._is_everywhere(peer) for peer in self._answers):
+            return
+        if self._vacant and len(self._vacant) == len(self._share) and not self._membership.grows:
+            return  # all workers are lost
         if not everyone:
-            if len(self._answers) < self._needed or not self._always <= self._answers.keys():
+            if len(self._answers) < needed or not self._always <= self._answers.keys():
                 return
             if not self._over and not all(each.answered or each.dropped for each in owed):
                 if round not in self._alarms:
@@ -231,11 +256,13 @@ class QuorumCollector(PartitionCollector):
         order = sorted(self._answers.values(), key=lambda answer: (answer.time, answer.worker))
         if not everyone and not train.grace:
             always = [n for n, answer in enumerate(order) if Peer("worker", answer.worker) in self._always]
-            order = order[: max([self._needed, *(n + 1 for n in always)])]
-        arrived = tuple(answer.worker for answer in order)
+            order = order[: max([needed, *(n + 1 for n in always)])]
+        arrived = tuple(Peer("worker", answer.worker) for answer in order)
         gone = self._answers if train.late == "drop" else {}
-        answered = sorted({*arrived, *(peer.index for peer in (*self._returned, *gone))})
-        closed = Closed(round=round, arrived=arrived, answered=tuple(answered), everyone=everyone)
+        answered, lost = self._membership.close({*arrived, *self._returned, *gone})
+        names = {"arrived": arrived, "answered": answered, "lost": lost}
+        indices = {name: tuple(peer.index for peer in peers) for name, peers in names.items()}
+        closed = Closed(round=round, everyone=everyone, **indices)
         for server in self._followers:
             yield Send(server, closed)
         yield from self._carry_out(closed)
@@ -243,6 +270,74 @@ class QuorumCollector(PartitionCollector):
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
                 yield Send(peer, Abandon(round=entries[-1].round))
+
+    def _is_everywhere(self, peer: Peer) -> bool:
+        """Return whether the answer of a worker, which is here, is on all servers; without followers it is."""
+        if not self._run.survive.workers or not self._followers:
+            return True
+        return self._complete.get((peer, self._answers[peer].round), set()) >= set(self._followers)
+
+    def note_complete(self, source: Peer, complete: Complete) -> None:
+        """Note that another server has the answer of a worker."""
+        self._complete.setdefault((Peer("worker", complete.worker), complete.round), set()).add(source)
+
+    # Lost workers
+
+    def note_member(self, event: Lost | Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
+        """Go on without a lost worker, or with its replacement from the next model on.
+
+        The last answer of a lost worker counts if all combiners have all of it.
+
+        Args:
+            event: what became of the worker.
+            round: the round of the combiner.
+            over: returns whether the run is over before a round.
+
+        Raises:
+            RunError: the run cannot go on without it.
+        """
+        if event.peer not in self._membership:
+            return
+        if isinstance(event, Lost):
+            yield from self._lose(event)
+        else:
+            yield from self._replace(event, round, over)
+
+    def _lose(self, lost: Lost) -> Iterator[Effect]:
+        peer = lost.peer
+        if peer in self._always:
+            raise RunError(
+                f"{peer} is lost ({lost.cause}): it evaluates the models, and the run cannot go on without it"
+            )
+        self._membership.lose(peer)
+        is_in = self.closing is not None and self._is_in(peer)
+        counted = is_in or (peer in self._answers and not self._run.has_quorum and self._is_everywhere(peer))
+        if counted:
+            self._membership.count(peer)
+        else:
+            self._vacate(peer)
+        yield Record("lost", {"process": str(peer), "cause": lost.cause, "counted": counted})
+
+    def _replace(self, replaced: Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
+        # Who gets the next model is decided when the round closes.
+        peer, first = replaced.peer, round + 1 if self.closing is None else round + 2
+        if over(first - 1):
+            return  # there is no such model
+        self._membership.replace(peer)
+        yield Record("replaced", {"process": str(peer), "first": first})
+        position = self._membership.position(peer)
+        yield Send(peer, TakePart(round=first, incarnation=replaced.incarnation, position=position))
+
+    def _vacate(self, peer: Peer) -> None:
+        """Expect nothing of a worker, and drop what it has sent."""
+        self._vacant.add(peer)
+        for owed in self._owed[peer]:
+            self._complete.pop((peer, owed.round), None)
+        self._owed[peer].clear()
+        self._answers.pop(peer, None)
+        self._returned.pop(peer, None)
+        self._missing[peer] = 0
+        self._collector.forget(peer)
 
     def elapsed(self, round: int) -> None:
         self._over |= self._alarms.popleft() == round
@@ -253,13 +348,16 @@ class QuorumCollector(PartitionCollector):
 
     def _carry_out(self, closed: Closed) -> Iterator[Effect]:
         self.closing = closed
+        for worker in set(closed.lost) - set(closed.arrived):
+            self._vacate(Peer("worker", worker))
         for peer, entries in self._owed.items():
             if self._is_in(peer):
+                self._membership.count(peer)
                 self._present[self._row[peer]] = self._collector.has(peer, 0)
             elif self._train.late == "drop":
                 for owed in [each for each in entries if not each.dropped]:
                     self._drop(peer, owed)
-        yield from self._credited()
+        yield from self._send()
 
     def _is_in(self, peer: Peer) -> bool:
         return self.closing is not None and peer.index in self.closing.arrived
@@ -288,6 +386,11 @@ class QuorumCollector(PartitionCollector):
     def answered(self) -> tuple[int, ...]:
         assert self.closing is not None, "a round is closed before it is combined"
         return self.closing.answered
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        assert self.closing is not None, "a round is closed before it is combined"
+        return self.closing.lost
 
     def updates(self, round: int) -> dict[Peer, int]:
         return {peer: self._owed[peer][0].round for peer in self.present}

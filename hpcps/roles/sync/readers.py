@@ -12,7 +12,7 @@ from hpcps.spec.schema import Run
 
 def readers_of(run: Run, round: int) -> Readers:
     """Return the readers of a run, all of which get the model of a round."""
-    return LateReaders(run.topology.workers, round) if run.has_quorum else Readers()
+    return LateReaders(run.topology.workers, round) if run.misses_rounds else Readers()
 
 
 class Readers:
@@ -39,8 +39,13 @@ class Readers:
     def resume(self, now: float) -> None:
         """Take the time of the checkpoint for the present one: the run resumes."""
 
-    def learn(self, answered: Iterable[int]) -> None:
-        """Note which workers a combiner says have answered: they get the next model."""
+    def learn(self, answered: Iterable[int], lost: Iterable[int] = ()) -> None:
+        """Note which workers a combiner says have answered: they get the next model; and which of them are lost."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has a model, or gets the next one: none is lost."""
+        return True
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model."""
@@ -63,6 +68,7 @@ class LateReaders(Readers):
 
     def __init__(self, workers: int, round: int) -> None:
         """All workers get the model of a round."""
+        self._workers = workers
         self._given = dict.fromkeys(range(workers), round)
         self._given_at: dict[int, float] = {}
         self.next: set[int] = set()
@@ -99,9 +105,16 @@ class LateReaders(Readers):
         """Take the time of the checkpoint for the present one: the run resumes."""
         self._given_at = {round: now + at for round, at in self._given_at.items()}
 
-    def learn(self, answered: Iterable[int]) -> None:
-        """Note which workers a combiner says have answered: they get the next model."""
+    def learn(self, answered: Iterable[int], lost: Iterable[int] = ()) -> None:
+        """Note which workers a combiner says have answered: they get the next model; and which of them are lost."""
+        for worker in lost:  # its memory is not read any more
+            self._given.pop(worker, None)
         self.next.update(answered)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has a model, or gets the next one: none is lost."""
+        return len(self._given.keys() | self.next) == self._workers
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model: all validators, and the workers that have answered."""
@@ -109,7 +122,7 @@ class LateReaders(Readers):
 
     def have(self, reader: Peer, round: int) -> bool:
         """Return whether a reader got the model of a round."""
-        return reader.role == "validator" or self._given[reader.index] == round
+        return reader.role == "validator" or self._given.get(reader.index) == round
 
     def turn(self, round: int) -> frozenset[int]:
         """Begin a round with the model that they got; return the rounds of all models that may still be read."""

@@ -15,6 +15,7 @@ from hpcps.protocol.messages import (
     Absent,
     Closed,
     CombinedUpdate,
+    Complete,
     Flag,
     InitialModel,
     Message,
@@ -26,7 +27,7 @@ from hpcps.protocol.messages import (
     Update,
     WriteCheckpoint,
 )
-from hpcps.protocol.received import Malformed, Received, Reduced
+from hpcps.protocol.received import Lost, Malformed, Received, Reduced, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.checkpointing import CheckpointParts, report
 from hpcps.roles.checks import rejection, wrong_size
@@ -95,6 +96,7 @@ class SyncServer(MessagingRole):
         self._stages = StageMachine(SYNC_SERVER)
         self._diverged = False
         self._now = 0.0
+        self._early: list[Lost | Replaced] = []  # before the initial model
         self._checkpoint = CheckpointParts(self._roster)
 
     @property
@@ -126,10 +128,23 @@ class SyncServer(MessagingRole):
             case Computed():
                 assert self._known is not None, "it has the initial model"
                 yield from self._combined(self._known)
+            case Lost() | Replaced() if self._known is None:
+                self._early.append(event)
+            case Lost() | Replaced():
+                assert self._known is not None, "it has the initial model"
+                yield from self._note_member(self._known, event)
             case StopRequested():
                 self._checkpoint.wanted = True
             case Snapped():
                 yield from self._snapped(event)
+
+    def _note_member(self, known: _Known, event: Lost | Replaced) -> Iterator[Effect]:
+        """Go on without a lost worker, or with its replacement; with validators they decide."""
+        if isinstance(event, Lost):
+            self._checkpoint.lose(event.peer)
+        if isinstance(known.collector, QuorumCollector):
+            yield from known.collector.note_member(event, self.round, known.announcements.over)
+            yield from self._combine_when_ready(known)
 
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
         if self._known is None:
@@ -144,7 +159,10 @@ class SyncServer(MessagingRole):
             if message.round == self.round:
                 self._known.announcements.hear(message.flags)
                 if isinstance(message, CombinedUpdate):
-                    self._readers.learn(message.answered or ())
+                    self._readers.learn(message.answered or (), message.lost)
+            yield from self._combine_when_ready(self._known)
+        elif isinstance(message, Complete) and isinstance(self._known.collector, QuorumCollector):
+            self._known.collector.note_complete(source, message)
             yield from self._combine_when_ready(self._known)
         elif isinstance(message, Closed) and source == SERVER_0 and isinstance(self._known.collector, QuorumCollector):
             yield from self._known.collector.follow(message)
@@ -171,13 +189,15 @@ class SyncServer(MessagingRole):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
         known.shard.begin(message.values)
         yield from self._publish(known)
+        for event in self._early:
+            yield from self._note_member(known, event)
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Known:
         """Learn the model's layout and the schedule of the run."""
         shard = SyncShard(self.peer, self._run, table, self._resources)
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
         collector = PartitionCollector(senders, partitions, first, shard.decoder)
-        if self._run.has_quorum and not self._roster.validators:
+        if self._run.misses_rounds and not self._roster.validators:
             collector = QuorumCollector(self.peer, self._run, senders, partitions, first, shard.decoder)
         checkpoint = self._checkpoint if self.keeps_checkpoints else None
         announcements = Announcements(self._run, steps_per_epoch, statistics, checkpoint, self._answers)
@@ -197,7 +217,7 @@ class SyncServer(MessagingRole):
         models = {"model": on_host(shard.now.model)} | ({} if shard.encoder is None else {"held": shard.now.held})
         kept = {"rule": self._rule_state, **shard.kept} | ({} if self._answers is None else {"counter": self._answers})
         parts = {name: each.state() for name, each in kept.items()}
-        if self._run.has_quorum:
+        if self._run.misses_rounds:
             parts["readers"] = self._readers.state(self.round, self._now)
         parts |= {name: each.state() for name, each in self._known.collector.kept.items()}
         return State(models, facts).having(**parts)
@@ -242,7 +262,7 @@ class SyncServer(MessagingRole):
 
     def _publish(self, known: _Known) -> Iterator[Effect]:
         """Send the whole model of this round."""
-        known.announcements.announce(self.round)
+        known.announcements.announce(self.round, complete=self._readers.complete)
         readers = tuple(reader for reader in self._roster.readers() if self._readers.have(reader, self.round))
         for number in range(len(known.shard.partitions)):
             yield from self._give(known, number, known.shard.now, self.round, readers, whole=True)
@@ -296,9 +316,9 @@ class SyncServer(MessagingRole):
         if snapshot:  # else the partition of the next model is the credit
             yield from credits(done, collector.total, collector.updates(round))
         if done == 1 and collector.answered is not None:
-            self._readers.learn(collector.answered)
+            self._readers.learn(collector.answered, collector.lost)
         if done == 1 and not snapshot:
-            known.announcements.announce(round + 1)
+            known.announcements.announce(round + 1, complete=self._readers.complete)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
             readers = self._readers.among(self._roster.readers())
             yield from self._give(known, done - 1, known.shard.coming, round + 1, readers)

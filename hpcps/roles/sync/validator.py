@@ -12,7 +12,7 @@ from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update
 from hpcps.protocol.partitioning import Partition
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline
@@ -51,7 +51,7 @@ class SyncValidator(TrainingRole):
         self._decoder = UpdateDecoder.of(run, layout)
         self._collector = (
             QuorumCollector(peer, run, share, partitions, decoder=self._decoder)
-            if run.has_quorum
+            if run.misses_rounds
             else PartitionCollector(share, partitions, decoder=self._decoder)
         )
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
@@ -86,6 +86,9 @@ class SyncValidator(TrainingRole):
                 yield from self._combine_when_ready()
             case Resumed():
                 self._collector.elapsed(self.round)
+                yield from self._combine_when_ready()
+            case Lost() | Replaced() if isinstance(self._collector, QuorumCollector):
+                yield from self._collector.note_member(event, self.round, self._training.over_before)
                 yield from self._combine_when_ready()
             case Received(source, Credit() as credit) if source in self._servers:
                 yield from self._sender.take_credit(source, credit)
@@ -148,7 +151,8 @@ class SyncValidator(TrainingRole):
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             combined = CombinedUpdate(
                 round=self.round, shard=server, partition=number, flags=self._sender.checkpoint_flags,
-                answered=collector.answered if number == 0 else None, values=self._combined[start:stop],
+                answered=collector.answered if number == 0 else None, lost=collector.lost if number == 0 else (),
+                values=self._combined[start:stop],
             )  # fmt: skip
             yield from self._sender.put(Peer("server", server), combined)
         if collector.done:

@@ -33,6 +33,7 @@ class SyncWorker(Worker):
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._answer = LastAnswer() if run.has_quorum else None
+        self._survives = run.survive.workers
         self._owes = False
         self._now = 0.0
 
@@ -44,6 +45,12 @@ class SyncWorker(Worker):
         super().restore(state)
         if self._answer is not None and "answer" in state.facts:  # not in a checkpoint of an earlier version
             self._answer.restore(state.part("answer"))
+
+    def _position(self, to: Peer) -> dict[str, list[int]] | None:
+        """Return where a replacement goes on after this update, for the combiner that decides who is in."""
+        if not self._survives or to != self._receivers[0]:
+            return None
+        return {"data": self._trainer.position(), **self._packer.position()}
 
     def handle(self, event: Event) -> Iterator[Effect]:
         if not isinstance(event, (Reduced, Idle, StopRequested)):
@@ -92,14 +99,15 @@ class SyncWorker(Worker):
             shard = part.combiner.index if part.combiner.role == "server" else 0
             update = Update(
                 round=self.round, shard=shard, partition=part.number, flags=self._sender.checkpoint_flags,
-                mask=part.mask, values=part.payload,
+                mask=part.mask, position=self._position(part.combiner), values=part.payload,
             )  # fmt: skip
             self._note(part.combiner, update)
             yield from self._sender.put(part.combiner, update)
         if not self._packed.parts:
-            flags = self._sender.checkpoint_flags
-            absent = Absent(round=self.round, flags=flags, abandoned=self._training.abandoned)
+            flags, abandoned = self._sender.checkpoint_flags, self._training.abandoned
             for receiver in self._receivers:
+                position = self._position(receiver)
+                absent = Absent(round=self.round, flags=flags, abandoned=abandoned, position=position)
                 self._note(receiver, absent)
                 yield Send(receiver, absent)
         yield from self._sender.end_when_sent()

@@ -13,13 +13,20 @@ later rounds. An attack on encodings comes last: it changes what combiners decod
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcps.aggregation.encoding import UpdateEncoder
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
-from hpcps.numerics.state import State, generators_state, restore_generators
+from hpcps.numerics.state import (
+    State,
+    generators_state,
+    go_to_positions,
+    restore_generators,
+    stream_positions,
+)
 from hpcps.numerics.vectors import on_memory, unpack
 from hpcps.protocol.messages import Peer
 from hpcps.roles.update.attacker import Attacker
@@ -213,6 +220,14 @@ class Packer:
         encoded = [encode(*each, attacked, values) for each in given]
         parts = (replace(part, payload=each) for part, each in zip(packed.parts, encoded, strict=True))
         return replace(packed, parts=tuple(parts))
+
+    def position(self) -> dict[str, list[int]]:
+        """Return the position in each random stream."""
+        return stream_positions(self._streams)
+
+    def go_to(self, positions: Mapping[str, Sequence[int]]) -> None:
+        """Go on from such positions."""
+        go_to_positions(self._streams, positions)
 
     def state(self) -> State:
         """Return what all stages keep."""

@@ -60,6 +60,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "processes": (not in_process, (KIND,)),
         "rounds": (run.train.mode == "sync", (MODE,)),
         "rounds of fixed steps": (run.train.policy is None, (STEPS,)),
+        "survivors": (run.survive.workers, (("survive", "workers"),)),
         "servers": (not run.collective, (EXCHANGE,)),
         "the global model": (run.validation.evaluate == "global_model", (("validation", "evaluate"),)),
         "validators": (topology.validators > 0, (VALIDATORS,)),
@@ -76,6 +77,7 @@ def unmet(run: Run) -> Iterator[Problem]:
         _transport,
         _policy,
         _quorum,
+        _survive,
         _rule,
         _attack,
         _optimizer,
@@ -199,6 +201,45 @@ def _quorum(run: Run) -> Iterator[Need]:
     elif "abandoned" in train.model_fields_set:
         message = "has an effect only with abandon = true: set that, or leave it out"
         yield Need(("train", "abandoned"), "", message, (("train", "abandon"),))
+
+
+def _survive(run: Run) -> Iterator[Need]:
+    failures = () if isinstance(run.simulation, NoSimulation) else run.simulation.failures
+    for number, failure in enumerate(failures):
+        path = ("simulation", "failures", number)
+        message = "a lost worker ends the run: set survive.workers = true, or leave it out"
+        yield Need(path, "survivors", message)
+        if not failure.at and failure.every is None:
+            yield Need(path, "", "has no times: set at, or every", (path,))
+        workers = run.topology.workers
+        if failure.process == "worker-0" and not run.topology.validators:
+            message = (
+                "worker-0 gives the initial weights and evaluates, and a run does not survive its loss: use another "
+            )
+            yield Need((*path, "process"), "", f"{message}worker, or topology.validators = 1", (VALIDATORS,))
+        elif failure.process != "worker" and int(failure.process.removeprefix("worker-")) >= workers:
+            message = f"there is no {failure.process}: use worker-0 to worker-{workers - 1}"
+            yield Need((*path, "process"), "", message, (WORKERS,))
+    if not run.survive.workers:
+        return
+    survivor, compressor = ("survive", "workers"), run.communication.compression
+    yield Need(survivor, "one process", "only a run in one process survives the loss of a worker so far: leave it out")
+    yield Need(survivor, "workers", "the single-process baseline has none: leave it out")
+    yield Need(survivor, "rounds", 'only runs with train.mode = "sync" survive it so far: leave it out')
+    message = f"with train.exchange = {quote(run.train.exchange)} every update passes through every worker"
+    yield Need(survivor, "servers", f'{message}: leave it out, or use exchange = "servers"')
+    message = "decides on the local steps of all workers together: use a number of local steps"
+    yield Need(survivor, "rounds of fixed steps", f"{run.train.policy.kind if run.train.policy else ''} {message}")
+    yield Need(survivor, "own attacks", f"{run.attack.kind} needs the updates of all workers: use another attack")
+    if run.validation.batchnorm == "averaged":
+        message = 'the statistics of all workers are averaged: use validation.batchnorm = "reestimated"'
+        yield Need(survivor, "", message, (BATCHNORM,))
+    if isinstance(compressor, Compressor) and compressor.memory == "ef21":
+        message = "combiners keep an estimate of each worker, which its replacement does not know: use another memory"
+        yield Need(survivor, "", message, (("communication", "compression", "memory"),))
+    if run.has_quorum and not run.topology.validators and run.topology.servers > 1:
+        message = "with a quorum and several servers it needs validators: use topology.validators = 1, or one server"
+        yield Need(survivor, "validators", message)
 
 
 def _rule(run: Run) -> Iterator[Need]:

@@ -1,0 +1,102 @@
+"""When processes fail in a simulation, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.simulation.sharing import EventQueue
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Lost, Replaced
+from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.seeds import generator
+from hpcps.spec.schema import Run
+from hpcps.spec.simulation import NoSimulation, ProcessFailure
+
+
+class Failures:
+    """Kills processes at the times of the experiment, tells the others, and starts replacements.
+
+    Attributes:
+        lost: the processes that are dead and not replaced.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        clock: EventQueue,
+        kill: Callable[[Peer], bool],
+        tell: Callable[[Peer, Lost | Replaced], None],
+        start: Callable[[Peer, int], bool],
+    ) -> None:
+        """Schedule the failures.
+
+        Args:
+            run: the run.
+            clock: the virtual clock.
+            kill: kills a process; returns whether it was still running.
+            tell: tells a role what became of another process.
+            start: starts the replacement of a process, which has a number; returns whether the run still needs it.
+        """
+        self.lost: set[Peer] = set()
+        self._replacements: Counter[Peer] = Counter()
+        self._clock, self._kill, self._tell, self._start = clock, kill, tell, start
+        self._roster = roster = Roster.of(run)
+        machine = run.simulation
+        failures = () if isinstance(machine, NoSimulation) else machine.failures
+        self.any = bool(failures)
+        for number, failure in enumerate(failures):
+            for peer in self._concerned(failure):
+                for moment in failure.at:
+                    clock.at(moment, partial(self._fail, peer, failure, lambda: None))
+                if failure.every is not None:
+                    stream = generator(run.seed, peer.role, peer.index, f"failures {number}")
+                    self._schedule(peer, failure, partial(stream.exponential, failure.every))
+        self._told = {*(Peer("validator", v) for v in range(roster.validators)), SERVER_0}
+
+    def over(self, drivers: Mapping[Peer, RoleDriver]) -> bool:
+        """Return whether all processes are done, but for replacements that came too late for the last model."""
+        return all(driver.finished or self._waits(driver) for driver in drivers.values())
+
+    def dismiss(self, drivers: dict[Peer, RoleDriver]) -> None:
+        """Remove replacements that came too late, if the run is over."""
+        if self.over(drivers):
+            for peer in [peer for peer, driver in drivers.items() if not driver.finished]:
+                del drivers[peer]
+
+    def _waits(self, driver: RoleDriver) -> bool:
+        """Return whether a process is a replacement that does not take part yet."""
+        return bool(self._replacements[driver.peer]) and not driver.round
+
+    def _concerned(self, failure: ProcessFailure) -> Iterator[Peer]:
+        workers = (
+            peer for peer in self._roster.readers() if peer.role == "worker" and peer != self._roster.coordinator
+        )
+        return (peer for peer in workers if failure.process in ("worker", str(peer)))
+
+    def _schedule(self, peer: Peer, failure: ProcessFailure, draw: Callable[[], float]) -> None:
+        again = partial(self._schedule, peer, failure, draw)
+        self._clock.at(self._clock() + draw(), partial(self._fail, peer, failure, again))
+
+    def _fail(self, peer: Peer, failure: ProcessFailure, again: Callable[[], None]) -> None:
+        if peer not in self.lost and self._kill(peer):
+            self.lost.add(peer)
+            self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, again))
+
+    def _notice(self, peer: Peer, failure: ProcessFailure, again: Callable[[], None]) -> None:
+        self._tell_all(Lost(peer, "a failure of the simulation"))
+        self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
+
+    def _replace(self, peer: Peer, again: Callable[[], None]) -> None:
+        number = self._replacements[peer] + 1
+        if self._start(peer, number):
+            self._replacements[peer] = number
+            self.lost.discard(peer)
+            self._tell_all(Replaced(peer, number))
+            again()
+
+    def _tell_all(self, event: Lost | Replaced) -> None:
+        for to in sorted(self._told):
+            self._tell(to, event)

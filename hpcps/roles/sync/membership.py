@@ -1,0 +1,83 @@
+"""Who takes part in the rounds of a combiner: its workers, without those that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Peer
+
+
+class Membership:
+    """The workers of a combiner that decides who is in a round.
+
+    A lost worker gets no model, and nobody waits for it. Its replacement gets the first model that is made after its
+    start, and takes part from then on.
+    """
+
+    def __init__(self, share: Sequence[Peer]) -> None:
+        """Begin with all workers of the combiner."""
+        self._share = frozenset(share)
+        self._lost: set[Peer] = set()
+        self._newcomers: set[Peer] = set()
+        self._sent: dict[Peer, dict[str, list[int]]] = {}
+        self._counted: dict[Peer, dict[str, list[int]]] = {}
+
+    def __contains__(self, peer: Peer) -> bool:
+        """Return whether a process is a worker of the combiner."""
+        return peer in self._share
+
+    def lose(self, peer: Peer) -> None:
+        """Note that a worker is lost."""
+        self._lost.add(peer)
+        self._newcomers.discard(peer)
+
+    def replace(self, peer: Peer) -> None:
+        """Note that the replacement of a worker has started."""
+        self._newcomers.add(peer)
+
+    @property
+    def grows(self) -> bool:
+        """Whether replacements wait for their first model."""
+        return bool(self._newcomers)
+
+    def close(self, answered: Iterable[Peer]) -> tuple[tuple[Peer, ...], tuple[Peer, ...]]:
+        """Close a round.
+
+        Args:
+            answered: the workers whose answers have come.
+
+        Returns:
+            The workers that get the next model, and those that were lost since the last round closed.
+        """
+        lost, newcomers = self._lost, self._newcomers
+        self._lost, self._newcomers = set(), set()
+        return tuple(sorted({*answered} - lost | newcomers)), tuple(sorted(lost))
+
+    def left(self, peer: Peer) -> bool:
+        """Return whether a worker was lost since the last round closed."""
+        return peer in self._lost
+
+    # Where a replacement goes on
+
+    def sent(self, peer: Peer, position: dict[str, list[int]] | None) -> None:
+        """Note the position of a worker after the answer that has come."""
+        if position is not None:
+            self._sent[peer] = position
+
+    def count(self, peer: Peer) -> None:
+        """Note that the answer of a worker that has come last enters a round."""
+        if peer in self._sent:
+            self._counted[peer] = self._sent.pop(peer)
+
+    def position(self, peer: Peer) -> dict[str, list[int]] | None:
+        """Return the position of a worker after its last answer that entered a round; None if none did."""
+        return self._counted.get(peer)
+
+    def state(self) -> State:
+        """Return the positions, for a checkpoint; nobody is absent then."""
+        return State(facts={str(peer): position for peer, position in self._counted.items()})
+
+    def restore(self, state: State) -> None:
+        """Restore the positions."""
+        self._counted = {Peer.parse(name): position for name, position in state.facts.items()}

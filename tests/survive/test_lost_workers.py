@@ -1,0 +1,228 @@
+"""Runs in virtual time that lose workers: rounds go on, replacements take part, and every update enters once."""
+
+import numpy as np
+import pytest
+from executed import lines, run_here
+from installed import BACKEND
+
+from hpcps.errors import RunError
+from hpcps.execution.replay.replayed_run import replay
+from hpcps.records.run_directory import RunDirectory
+from hpcps.seeds import generator
+from hpcps.spec.checks import contradictions
+from hpcps.spec.problems import dotted
+from hpcps.spec.schema import Run
+
+STEP = 0.1
+LAST = 15  # rounds of two steps
+
+
+def survivors(*failures, servers=1, validators=0, workers=4, **tables):
+    """Return a run whose processes fail as these tables say; a round takes 0.2 s."""
+    run = {
+        "name": "survive",
+        "topology": {"servers": servers, "validators": validators, "workers": workers},
+        "transport": {"kind": "inproc"},
+        "model": {"name": "mlp", "backend": BACKEND},
+        "data": {"name": "digits", "limit": 80 * (workers + 1), "test_limit": 40},
+        "train": {"epochs": 3, "batch_size": 8, "local_steps": 2, "optimizer": {"lr": 0.05}},
+        "simulation": {
+            "kind": "modelled",
+            "step": {"kind": "constant", "seconds": STEP},
+            "failures": [{"repair": 0.3, **failure} for failure in failures],
+        },
+        "survive": {"workers": True},
+        "checkpoint": {"every": 0},
+    }
+    for table, values in tables.items():
+        run[table] = {**run.get(table, {}), **values}
+    return Run.model_validate(run)
+
+
+def played(run, folder):
+    """Execute a run; return the model, and the rounds of each combiner."""
+    run_here(run, folder)
+    combiners = [f"validator-{v}" for v in range(run.topology.validators)] or ["server-0"]
+    model = np.concatenate([np.load(folder / "final" / f"server-{s}.npy") for s in range(run.topology.servers)])
+    return model, {combiner: lines(folder, combiner, "round") for combiner in combiners}
+
+
+TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 3), (1, 1), (2, 2)])
+
+
+@TOPOLOGIES
+def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
+    kept, _ = played(survivors(validators=validators, servers=servers), tmp_path / "kept")
+    plain = survivors(validators=validators, servers=servers, survive={"workers": False})
+    model, _ = played(plain, tmp_path / "plain")
+    assert kept.tobytes() == model.tobytes()
+
+
+@TOPOLOGIES
+def test_rounds_go_on_and_the_replacement_takes_part(validators, servers, tmp_path):
+    """It goes on with the batches after its predecessor's last update, and nobody waits for it."""
+    run = survivors({"process": "worker-2", "at": [1.05]}, validators=validators, servers=servers)
+    _, rounds = played(run, tmp_path)
+    decider = "server-0" if not validators else f"validator-{2 % validators}"
+    there = [2 in line["participants"] for line in rounds[decider]]
+    # It fails in round 5; its replacement starts in round 6, after 0.3 s, and gets the model of round 7.
+    assert there == [True] * 5 + [False] * 2 + [True] * (LAST - 7)
+    (lost,) = lines(tmp_path, decider, "lost")
+    (replaced,) = lines(tmp_path, decider, "replaced")
+    assert (lost["process"], lost["round"], lost["counted"]) == ("worker-2", 5, False)
+    assert (replaced["process"], replaced["first"]) == ("worker-2", 7)
+    record = lines(tmp_path, "worker-2")
+    assert [line["round"] for line in record if line["event"] == "round"] == [*range(5), *range(7, LAST)]
+    starts = [line for line in record if line["event"] == "start"]
+    assert [line.get("incarnation") for line in starts] == [None, 1]
+    assert starts[1]["continues"] == record.index(starts[1])
+    assert all(line["time"] == pytest.approx(STEP * 2 * LAST) for line in lines(tmp_path, "server-0", "end"))
+    assert RunDirectory(tmp_path).done
+    again, _ = played(run, tmp_path / "again")
+    assert again.tobytes() == played(run, tmp_path / "third")[0].tobytes()
+
+
+def test_an_update_that_is_complete_counts(tmp_path):
+    """The worker fails after its update has come, and before others have sent theirs."""
+    seconds = [{"name": f"w{k}", "workers": [k], "seconds": STEP * (1 + (k == 1))} for k in range(4)]
+    slow = {"heterogeneity": {"classes": seconds}, "simulation": {"step": {"kind": "none"}}}
+    run = survivors({"process": "worker-2", "at": [0.3], "repair": 0.15}, **slow)
+    _, rounds = played(run, tmp_path)
+    assert [line["participants"] for line in rounds["server-0"][:3]] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3]]
+    (lost,) = lines(tmp_path, "server-0", "lost")
+    assert (lost["round"], lost["counted"]) == (0, True)
+
+
+@pytest.mark.parametrize("validators", [0, 1])
+def test_a_replacement_that_starts_in_the_last_round_ends(validators, tmp_path):
+    """It gets no model, as there is none to train on."""
+    slow = {"combine": {"call": 1.0}}
+    run = survivors(
+        {"process": "worker-2", "at": [1.2 * LAST - 0.9], "repair": 0.1}, validators=validators, simulation=slow
+    )
+    _, rounds = played(run, tmp_path)
+    decider = "validator-0" if validators else "server-0"
+    assert rounds[decider][-1]["participants"] == [0, 1, 2, 3]
+    assert not lines(tmp_path, decider, "replaced")
+    assert [line["event"] for line in lines(tmp_path, "worker-2")][-2:] == ["round", "start"]
+    assert RunDirectory(tmp_path).done
+
+
+@pytest.mark.parametrize("validators", [0, 1])
+def test_all_workers_but_the_coordinator_are_lost_for_good(validators, tmp_path):
+    """The run goes on with what is left, also without a replacement."""
+    failures = [{"process": f"worker-{k}", "at": [0.5 + 0.01 * k], "repair": 3600} for k in (1, 2, 3)]
+    _, rounds = played(survivors(*failures, validators=validators), tmp_path)
+    (each,) = rounds.values()
+    assert [line["participants"] for line in each] == [[0, 1, 2, 3]] * 2 + [[0]] * (LAST - 2)
+
+
+def test_a_run_without_any_worker_waits_for_the_first_replacement(tmp_path):
+    failures = [{"process": f"worker-{k}", "at": [0.5], "repair": 10 + k} for k in range(4)]
+    _, rounds = played(survivors(*failures, validators=1), tmp_path)
+    (each,) = rounds.values()
+    assert [line["participants"] for line in each[:4]] == [[0, 1, 2, 3]] * 2 + [[], [0]]
+    assert each[2]["time"] == pytest.approx(10.5)
+
+
+def test_a_checkpoint_waits_until_all_are_there(tmp_path):
+    """The one after round 4 is given up; the replacement has its first model in round 8."""
+    run = survivors({"process": "worker-2", "at": [0.9], "repair": 0.6}, checkpoint={"every": 1})
+    played(run, tmp_path)
+    assert [line["moment"] for line in lines(tmp_path, "server-0", "checkpoint")] == [9]
+
+
+SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12, 72))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_failures(seed, tmp_path):
+    """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
+    draw = generator(seed, "worker", 0, "survive")
+    validators, servers = ((0, 1), (0, 2), (1, 1), (2, 2), (0, 3), (3, 1))[seed % 6]
+    workers = int(draw.integers(2, 6))
+    failures = [
+        {
+            "every": float(draw.uniform(0.3, 3.0)),
+            "noticed": float(draw.choice([0.0, 0.03, 0.4])),
+            "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
+        }
+    ]
+    tables = {
+        "simulation": {
+            "step": {"kind": "uniform", "low": 0.01, "high": 2 * STEP},
+            "combine": {"call": float(draw.choice([0.0, 0.05]))},
+            "adopt": {"call": float(draw.choice([0.0, 0.05]))},
+            "remote": {"latency": float(draw.choice([0.0, 0.02]))},
+            "local": {"latency": float(draw.choice([0.0, 0.02]))},
+            "messages": {"send": float(draw.choice([0.0, 0.03]))},
+            "hosts": int(draw.integers(1, 4)),
+        },
+        "communication": {"participation": float(draw.choice([1.0, 0.7]))},
+        "checkpoint": {"every": int(draw.integers(0, 3))},
+        "seed": seed,
+    }
+    rule = draw.choice(["average", "median", "zeno"] if validators else ["average", "median"])
+    tables["validation"] = {"rule": {"kind": str(rule)}}
+    quorum = draw.random() < 0.3 and (validators or servers == 1)
+    if quorum:
+        tables["train"] = {"quorum": 0.6, "late": str(draw.choice(["drop", "next"]))}
+    seed_of = tables.pop("seed")
+    run = survivors(*failures, servers=servers, validators=validators, workers=workers, **tables)
+    run = run.model_copy(update={"seed": seed_of})
+    model, rounds = played(run, tmp_path / "one")
+    assert played(run, tmp_path / "two")[0].tobytes() == model.tobytes()
+    for each in rounds.values():
+        assert [line["round"] for line in each] == list(range(len(each)))
+    for server in range(0 if validators else servers):  # an update enters all shards or none
+        own = [line["participants"] for line in lines(tmp_path / "one", f"server-{server}", "round")]
+        assert own == [line["participants"] for line in rounds["server-0"]]
+    if quorum:
+        return
+    # Each worker's updates that were combined, or its absences, continue each other: two steps each, none twice.
+    for worker in range(workers):
+        combiner = f"validator-{worker % validators}" if validators else "server-0"
+        arrived = [line["round"] for line in rounds[combiner] if worker in line["arrived"]]
+        steps = {line["round"]: line["step"] for line in lines(tmp_path / "one", f"worker-{worker}", "round")}
+        wrong = [r for n, r in enumerate(arrived) if r in steps and steps[r] != 2 * (n + 1)]
+        assert not wrong, (worker, arrived, steps)
+
+
+def test_a_replay_says_that_it_has_no_replacements(tmp_path):
+    run = survivors({"process": "worker-2", "at": [0.5]})
+    directory = run_here(run, tmp_path / "run")
+    with pytest.raises(RunError, match="worker-2 was lost and replaced, and a replay has no replacements"):
+        replay(directory, run, tmp_path / "replay", print)
+
+
+def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
+    run = survivors()
+    directory = run_here(run, tmp_path / "run")
+    (tmp_path / "replay").mkdir()
+    assert replay(directory, run, tmp_path / "replay", print).difference is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({"transport": {"kind": "mpi"}}, "survive.workers: only a run in one process"),
+        (
+            {"train": {"mode": "async"}, "validation": {"rule": {"kind": "naive_async"}}},
+            "survive.workers: only runs with",
+        ),
+        ({"attack": {"kind": "alie"}}, "survive.workers: alie needs the updates of all workers"),
+        ({"validation": {"batchnorm": "averaged"}}, "survive.workers: the statistics of all workers are averaged"),
+        ({"communication": {"compression": {"kind": "topk", "memory": "ef21"}}}, "survive.workers: combiners keep"),
+        ({"train": {"quorum": 2}, "topology": {"servers": 2}}, "survive.workers: with a quorum and several servers"),
+        ({"survive": {"workers": False}}, "simulation.failures[0]: a lost worker ends the run"),
+        ({"simulation": {"failures": [{}]}}, "simulation.failures[0]: has no times"),
+        ({"simulation": {"failures": [{"process": "worker-0", "at": [1]}]}}, "failures[0].process: worker-0 gives"),
+        (
+            {"simulation": {"failures": [{"process": "worker-9", "at": [1]}]}},
+            "failures[0].process: there is no worker-9",
+        ),
+    ],
+)
+def test_what_a_run_does_not_survive_is_refused(tables, expected):
+    problems = list(contradictions(survivors({"process": "worker-2", "at": [1.0]}, **tables)))
+    assert any(expected in f"{dotted(problem.path)}: {problem.message}" for problem in problems), problems
