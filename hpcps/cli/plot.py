@@ -14,6 +14,8 @@ from hpcps.errors import RunError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hpcps.records.run_directory import RunDirectory
+
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?)-(\d+(?:\.\d*)?)")
 
@@ -33,13 +35,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "samples per second, traffic, and the share of the time that each worker computes. `hpcps plot speedup WHAT` "
         "draws the speed-up by the number of workers, strong and weak scaling, beside the ideal. `hpcps plot "
         "participation WHAT` draws in which share of the rounds of a run with a quorum each worker was, and how late. "
+        "`hpcps plot goodput WHAT` draws the updates of a run that has lost workers, beside those without a loss. "
         "`hpcps plot bytes WHAT` draws the accuracy, or the perplexity of text, by bytes, the bytes until a target "
         "(`--set target=95`), and the modelled time until it on links of 0.1 to 100 Gbit/s.",
         usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT "
         "[--compare FILE ...]\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] bytes|grid|speedup WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] esync WHAT [WHAT ...]\n       "
-        "%(prog)s [-h] [-o OUTPUT] [--results DIR] participation WHAT\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] participation|goodput WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
     parser.add_argument(
@@ -47,7 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         nargs="+",
         metavar="WHAT",
         help="a table.parquet, experiment file, results folder, name, or the beginning of the name; after "
-        "`timeline` and `participation` also a run's folder, or four or more characters of its id",
+        "`timeline`, `participation` and `goodput` also a run's folder, or four or more characters of its id",
     )
     parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: results/NAME/figures)")
     parser.add_argument(
@@ -75,14 +78,14 @@ def handle(args: argparse.Namespace) -> int:
     kind = args.what[0] if len(args.what) > 1 else ""
     if kind and args.compare:
         raise RunError("--compare is for the figures of one experiment")
-    of_run = {"timeline": _plot_timeline, "participation": _plot_participation}.get(kind)
+    of_run = {"timeline": _plot_timeline, "participation": _plot_participation, "goodput": _plot_goodput}.get(kind)
     if of_run and len(args.what) == 2:
         if args.style or args.overrides:
             raise RunError(f"--style and --set are for the figures of an experiment, not for `hpcps plot {kind}`")
         return of_run(args.what[1], args)
     if kind and kind != "esync" and (kind not in ("bytes", "grid", "speedup") or len(args.what) > 2):
         takes = "one experiment, `bytes`, `grid` or `speedup` and one experiment, `esync` and experiments, or "
-        takes += "`timeline` or `participation` and one run"
+        takes += "`timeline`, `participation` or `goodput` and one run"
         raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
@@ -203,14 +206,38 @@ def _plot_participation(what: str, args: argparse.Namespace) -> int:
     directory = RunDirectory(run)
     if (counts := participation(directory)) is None:
         raise RunError(none.format(run))
-    name = directory.spec.get("run", {}).get("name", run.name)
-    heading = " · ".join(dict.fromkeys((name, directory.spec.get("label") or run.name, f"run {run.name}")))
-    heading += f"\n{settings(directory.spec.get('run', {}))}"
     print(participation_table(counts))
-    folder = args.output or run.parent.parent / "figures"
-    for file in write_files([(f"participation-{run.name}", draw_participation(counts, heading))], folder):
+    figure = draw_participation(counts, _heading(directory, settings(directory.spec.get("run", {}))))
+    for file in write_files([(f"participation-{run.name}", figure)], args.output or run.parent.parent / "figures"):
         print(f"wrote {file}")
     return 0
+
+
+def _plot_goodput(what: str, args: argparse.Namespace) -> int:
+    """Draw the updates of a run that may lose workers, and print its goodput."""
+    from hpcps.figures.goodput import draw_goodput, goodput_table
+    from hpcps.figures.publish import write_files
+    from hpcps.records.goodput import goodput
+    from hpcps.records.run_directory import RunDirectory
+
+    none = "no run of {} has closed a round that may lose workers: `survive.workers` permits that"
+    run = _one_run(what, args.results, lambda path: goodput(RunDirectory(path)) is not None, none)
+    directory = RunDirectory(run)
+    if (found := goodput(directory)) is None:
+        raise RunError(none.format(run))
+    print(goodput_table(found))
+    simulated = directory.spec.get("run", {}).get("simulation", {}).get("kind", "none") != "none"
+    figure = draw_goodput(found, _heading(directory, "virtual time" if simulated else ""))
+    for file in write_files([(f"goodput-{run.name}", figure)], args.output or run.parent.parent / "figures"):
+        print(f"wrote {file}")
+    return 0
+
+
+def _heading(directory: RunDirectory, below: str) -> str:
+    """Return the title of the figure of a run, with a second line if there is one."""
+    name = directory.spec.get("run", {}).get("name", directory.path.name)
+    parts = (name, directory.spec.get("label") or directory.path.name, f"run {directory.path.name}")
+    return "\n".join(filter(None, (" · ".join(dict.fromkeys(parts)), below)))
 
 
 def _one_run(what: str, results: Path, fits: Callable[[Path], bool], none: str) -> Path:

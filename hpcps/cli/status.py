@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
+from hpcps.inputs import printable
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
@@ -124,6 +125,15 @@ def overview(runs: Sequence[RunStatus]) -> str:
             notes += [f"  {run.run_id}: {_local_steps(step)}" for step in run.step_states]
         if run.quorum and (counts := participation(RunDirectory(run.path))) is not None:
             notes.append(f"  {run.run_id}: {least_present(counts)}")
+        if run.lost:
+            last, count = run.lost[-1], len(run.lost)
+            who = (
+                f"{last.get('process')} was lost"
+                if count == 1
+                else f"lost {count} processes, the last {last.get('process')}"
+            )
+            text = f"{who} in round {last.get('round')}: {last.get('cause')}"
+            notes.append(f"  {run.run_id}: {printable(text)}")
         if run.evaluator:
             notes.append(f"  {run.run_id}: {run.evaluator}")
         if run.state != "done":

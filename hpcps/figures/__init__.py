@@ -14,6 +14,7 @@
 - `traffic`: the bytes, and the modelled time, that each line needs until a target
 - `speedup`: the figure of the speed-up by the number of workers
 - `timeline`: the figure of a trace
+- `goodput`: the updates of a run that has lost workers, over time
 - `participation`: the rounds of each worker of a run with a quorum
 - `search`: the table and the figure of a search
 - `grid_study`: a study of rules under attacks

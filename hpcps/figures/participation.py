@@ -58,10 +58,10 @@ def participation_table(counts: pd.DataFrame) -> str:
 def settings(run: Mapping[str, Any]) -> str:
     """Describe the quorum of a run: how many answers close a round, and what becomes of late updates."""
     train = run.get("train", {})
-    said = [
-        f"quorum {train.get('quorum')} of {get(dict(run), ('topology', 'workers'))} workers",
-        f"late {train.get('late')}",
-    ]
+    workers = get(dict(run), ("topology", "workers"))
+    if train.get("quorum") is None:
+        return f"all of {workers} workers that are not lost"
+    said = [f"quorum {train.get('quorum')} of {workers} workers", f"late {train.get('late')}"]
     said += [f"grace {train.get('grace'):g} s"] * bool(train.get("grace"))
     said += [f"abandoned {train.get('abandoned')}"] * bool(train.get("abandon"))
     return " · ".join(said)

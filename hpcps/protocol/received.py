@@ -42,11 +42,13 @@ class Lost(NamedTuple):
     Attributes:
         peer: the process.
         cause: why, for people.
+        since: when it was lost, on the clock of `arrived`.
         arrived: when the role gets it, as in `Received`.
     """
 
     peer: Peer
     cause: str
+    since: float = 0.0
     arrived: float = 0.0
 
 

@@ -148,5 +148,7 @@ class ProgressDisplay:
             parts.append("diverged")
         if run.stalled:
             parts.append("stalled")
+        if run.lost:
+            parts.append(f"{len(run.lost)} lost")
         parts.append(f"{seconds // 60}:{seconds % 60:02}")
         return "  ".join(parts)

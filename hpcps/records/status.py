@@ -86,6 +86,7 @@ class RunStatus:
         kinds: the kinds of runs that it belongs to, for forecasts; see `kinds_of`.
         quorum: whether its rounds may close without all workers.
         evaluator: what there is to say of its evaluator; see `evaluator_note`.
+        lost: the lines of the processes that were lost, and that the run survived, in order of time.
     """
 
     path: Path
@@ -114,6 +115,7 @@ class RunStatus:
     kinds: tuple[str, ...] = ()
     quorum: bool = False
     evaluator: str = ""
+    lost: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def stalled(self) -> bool:
@@ -167,6 +169,7 @@ class _Rank:
         self.epochs: dict[float, bool] = {}
         self.diverged = False
         self.deaths: list[dict[str, Any]] = []
+        self.lost: list[dict[str, Any]] = []
         self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -180,6 +183,7 @@ class _Rank:
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.pairs, self.epochs = {}, {}
+                    self.lost = []
                 self.attempt = max(1, int(finite(line.get("attempt"))))
                 self.paces.clear()
             elif event == "round":
@@ -199,6 +203,8 @@ class _Rank:
                 self.diverged = True
             elif event == DIED:
                 self.deaths.append(line)
+            elif event == "lost":
+                self.lost.append(line)
             if "received_pairs" in line:  # a resumed attempt states some rounds again
                 self.pairs[finite(line.get("round"))] = _pairs(line)
             self.last = line
@@ -336,7 +342,12 @@ class _Followed:
             evaluator=""
             if evaluator is None
             else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
+            lost=tuple(sorted((line for rank in ranks.values() for line in rank.lost), key=_time)),
         )
+
+
+def _time(line: Mapping[str, Any]) -> float:
+    return finite(line.get("time"))
 
 
 def _pairs(line: Mapping[str, Any]) -> tuple[float, ...]:

@@ -38,6 +38,10 @@ _NAMED = frozenset({"data.split", "data.validation_split"})
 """Keys in the tables of `_ELSEWHERE` that a heading names."""
 
 
+_READ_WHOLE = frozenset({"survive"})
+"""Tables without whose name their keys say nothing."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """One value of a run.
@@ -132,8 +136,8 @@ def _texts(run: Tree, said: frozenset[str], defaults: Defaults) -> Iterator[str]
     for key, setting in found.items():
         below = key in said or (_within(key, _ELSEWHERE) and not _within(key, _NAMED))
         if setting.changed and not below and setting.value is not None:
-            tables, last = key.split(".")[1:-1], key.rpartition(".")[2]
-            yield f"{' '.join([*tables, last]).replace('_', ' ')} {value_words(setting.value, defaults)}"
+            words = key.split(".") if _within(key, _READ_WHOLE) else key.split(".")[1:]
+            yield f"{' '.join(words).replace('_', ' ')} {value_words(setting.value, defaults)}"
 
 
 def _component(path: str, noun: str, inside: Mapping[str, Setting], said: frozenset[str], defaults: Defaults) -> str:

@@ -83,10 +83,10 @@ class Failures:
     def _fail(self, peer: Peer, failure: ProcessFailure, again: Callable[[], None]) -> None:
         if peer not in self.lost and self._kill(peer):
             self.lost.add(peer)
-            self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, again))
+            self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, self._clock(), again))
 
-    def _notice(self, peer: Peer, failure: ProcessFailure, again: Callable[[], None]) -> None:
-        self._tell_all(Lost(peer, "a failure of the simulation"))
+    def _notice(self, peer: Peer, failure: ProcessFailure, since: float, again: Callable[[], None]) -> None:
+        self._tell_all(Lost(peer, "a failure of the simulation", since))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
     def _replace(self, peer: Peer, again: Callable[[], None]) -> None:

@@ -316,7 +316,8 @@ class QuorumCollector(PartitionCollector):
             self._membership.count(peer)
         else:
             self._vacate(peer)
-        yield Record("lost", {"process": str(peer), "cause": lost.cause, "counted": counted})
+        ago = round(lost.arrived - lost.since, 6)
+        yield Record("lost", {"process": str(peer), "cause": lost.cause, "counted": counted, "ago": ago})
 
     def _replace(self, replaced: Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
         # Who gets the next model is decided when the round closes.
