@@ -134,6 +134,12 @@ def overview(runs: Sequence[RunStatus]) -> str:
             )
             text = f"{who} in round {last.get('round')}: {last.get('cause')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
+        for line in run.paused:
+            name = f"{line.get('role')}-{line.get('index')}"
+            text = (
+                f"{name} waits for replacements: it has {line.get('workers')} workers, and needs {line.get('needed')}"
+            )
+            notes.append(f"  {run.run_id}: {printable(text)}")
         if run.evaluator:
             notes.append(f"  {run.run_id}: {run.evaluator}")
         if run.state != "done":

@@ -87,6 +87,7 @@ class RunStatus:
         quorum: whether its rounds may close without all workers.
         evaluator: what there is to say of its evaluator; see `evaluator_note`.
         lost: the lines of the processes that were lost, and that the run survived, in order of time.
+        paused: the lines of combiners whose rounds wait for replacements.
     """
 
     path: Path
@@ -116,6 +117,7 @@ class RunStatus:
     quorum: bool = False
     evaluator: str = ""
     lost: tuple[Mapping[str, Any], ...] = ()
+    paused: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def stalled(self) -> bool:
@@ -342,6 +344,7 @@ class _Followed:
             evaluator=""
             if evaluator is None
             else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
+            paused=tuple(rank.last for rank in ranks.values() if rank.last.get("event") == "paused"),
             lost=tuple(sorted((line for rank in ranks.values() for line in rank.lost), key=_time)),
         )
 

@@ -221,6 +221,12 @@ class Survive(Config):
         description="Synchronous: rounds go on without a worker that is lost, until its replacement takes part. "
         "The update of a worker is one message then, whatever `transport.partition` says.",
     )
+    min_workers: PositiveInt | None = Field(
+        None,
+        le=MOST_ROLES,
+        description="The workers of a combiner below which its rounds wait for replacements; default: as many as the "
+        "rule needs updates, such as 2 f + 3 for krum.",
+    )
 
 
 class Run(Config):

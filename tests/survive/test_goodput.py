@@ -71,3 +71,18 @@ def test_of_a_run_in_which_all_wait_for_all_there_is_none(tmp_path):
     folder = tmp_path / "survive" / "runs" / "run"
     run_here(survivors(survive={"workers": False}), folder)
     assert goodput(RunDirectory(folder)) is None
+
+
+def test_status_says_who_was_lost_and_what_waits(tmp_path, capsys):
+    folder = tmp_path / "survive" / "runs" / "run"
+    run_here(survivors(*[{"process": f"worker-{k}", "at": [0.5]} for k in (1, 2)]), folder)
+    (folder / "DONE").unlink()
+    record = folder / "records" / "server-0.jsonl"
+    whole = record.read_text().splitlines(keepends=True)
+    until = next(n for n, line in enumerate(whole) if '"lost"' in line and "worker-2" in line)
+    paused = {"event": "paused", "role": "server", "index": 0, "time": 0.5, "round": 2, "workers": 2, "needed": 3}
+    record.write_text("".join([*whole[: until + 1], json.dumps(paused) + "\n"]))
+    assert main(["status", "survive", "--results", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "lost 2 processes, the last worker-2 in round 2: a failure of the simulation" in said
+    assert "server-0 waits for replacements: it has 2 workers, and needs 3" in said

@@ -117,6 +117,19 @@ def test_all_workers_but_the_coordinator_are_lost_for_good(validators, tmp_path)
     assert [line["participants"] for line in each] == [[0, 1, 2, 3]] * 2 + [[0]] * (LAST - 2)
 
 
+@pytest.mark.parametrize(("survive", "rule"), [({"min_workers": 3}, "average"), ({}, "krum")])
+def test_with_too_few_workers_rounds_wait(survive, rule, tmp_path):
+    """Two of four are lost at 0.5 s, and three are needed, by the key or by krum with f = 0. One returns after 2 s."""
+    failures = [{"process": f"worker-{k}", "at": [0.5], "repair": 2.0 * (k - 1)} for k in (2, 3)]
+    rules = {"validation": {"rule": {"kind": rule, **({"f": 0} if rule == "krum" else {})}}}
+    _, rounds = played(survivors(*failures, validators=1, survive=survive, **rules), tmp_path)
+    (each,) = rounds.values()
+    assert [line["arrived"] for line in each[:4]] == [[0, 1, 2, 3]] * 2 + [[0, 1], [0, 1, 2]]
+    assert each[2]["time"] == pytest.approx(2.5)
+    (paused,) = lines(tmp_path, "validator-0", "paused")
+    assert (paused["round"], paused["workers"], paused["needed"]) == (2, 2, 3)
+
+
 def test_a_run_without_any_worker_waits_for_the_first_replacement(tmp_path):
     failures = [{"process": f"worker-{k}", "at": [0.5], "repair": 10 + k} for k in range(4)]
     _, rounds = played(survivors(*failures, validators=1), tmp_path)
@@ -214,6 +227,8 @@ def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
         ({"validation": {"batchnorm": "averaged"}}, "survive.workers: the statistics of all workers are averaged"),
         ({"communication": {"compression": {"kind": "topk", "memory": "ef21"}}}, "survive.workers: combiners keep"),
         ({"train": {"quorum": 2}, "topology": {"servers": 2}}, "survive.workers: with a quorum and several servers"),
+        ({"survive": {"workers": False, "min_workers": 2}}, "survive.min_workers: has an effect only with workers"),
+        ({"survive": {"min_workers": 5}}, "survive.min_workers: a combiner has 4 workers: use at most that many"),
         ({"survive": {"workers": False}}, "simulation.failures[0]: a lost worker ends the run"),
         ({"simulation": {"failures": [{}]}}, "simulation.failures[0]: has no times"),
         ({"simulation": {"failures": [{"process": "worker-0", "at": [1]}]}}, "failures[0].process: worker-0 gives"),

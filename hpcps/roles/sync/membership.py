@@ -37,9 +37,9 @@ class Membership:
         self._newcomers.add(peer)
 
     @property
-    def grows(self) -> bool:
-        """Whether replacements wait for their first model."""
-        return bool(self._newcomers)
+    def newcomers(self) -> int:
+        """The number of replacements that wait for their first model."""
+        return len(self._newcomers)
 
     def close(self, answered: Iterable[Peer]) -> tuple[tuple[Peer, ...], tuple[Peer, ...]]:
         """Close a round.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcps.aggregation.encoding import UpdateDecoder
@@ -17,6 +17,7 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Pause, Record, Send
 from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
+from hpcps.rules import Rule
 from hpcps.spec.schema import Run
 
 SHORTEST_PAUSE = 1e-9
@@ -59,6 +60,15 @@ class Arrival:
     abandoned: int | None = None
 
 
+def least_workers(run: Run, members: int) -> int:
+    """Return how many of its workers a combiner needs in a run that survives the loss of others."""
+    if (least := run.survive.min_workers) is not None:
+        return min(least, members)
+    rule = run.validation.rule
+    assert isinstance(rule, Rule), "the specification has been checked"
+    return next((n for n in range(1, members) if not rule.refusal(n)), members)
+
+
 class QuorumCollector(PartitionCollector):
     """Collects the partitions of the workers that are in a round; the others answer later.
 
@@ -87,6 +97,8 @@ class QuorumCollector(PartitionCollector):
         self._membership = Membership(share)
         # Those of whom nothing is expected, until their replacements get a model.
         self._vacant: set[Peer] = set()
+        self._least = least_workers(run, len(share))
+        self._paused = -1
         # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
         self._complete: dict[tuple[Peer, int], set[Peer]] = {}
         # The coordinator evaluates the models, so it must get each of them.
@@ -243,8 +255,8 @@ class QuorumCollector(PartitionCollector):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
-        if self._vacant and len(self._vacant) == len(self._share) and not self._membership.grows:
-            return  # all workers are lost
+        if self._vacant and (yield from self._waits_for_replacements(round)):
+            return
         if not everyone:
             if len(self._answers) < needed or not self._always <= self._answers.keys():
                 return
@@ -270,6 +282,16 @@ class QuorumCollector(PartitionCollector):
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
                 yield Send(peer, Abandon(round=entries[-1].round))
+
+    def _waits_for_replacements(self, round: int) -> Generator[Effect, None, bool]:
+        """Return whether too few workers are there, also with those that get the next model; record it once a round."""
+        there = len(self._share) - len(self._vacant)
+        if there >= self._least or there + self._membership.newcomers >= self._least:
+            return False
+        if self._paused != round:
+            self._paused = round
+            yield Record("paused", {"workers": there, "needed": self._least})
+        return True
 
     def _is_everywhere(self, peer: Peer) -> bool:
         """Return whether the answer of a worker, which is here, is on all servers; without followers it is."""

@@ -220,8 +220,15 @@ def _survive(run: Run) -> Iterator[Need]:
         elif failure.process != "worker" and int(failure.process.removeprefix("worker-")) >= workers:
             message = f"there is no {failure.process}: use worker-0 to worker-{workers - 1}"
             yield Need((*path, "process"), "", message, (WORKERS,))
+    least = run.survive.min_workers
     if not run.survive.workers:
+        if least is not None:
+            message = "has an effect only with workers = true: set that, or leave it out"
+            yield Need(("survive", "min_workers"), "survivors", message)
         return
+    if least is not None and run.shares and least > min(run.shares):
+        message = f"a combiner has {min(run.shares)} workers: use at most that many"
+        yield Need(("survive", "min_workers"), "", message, (WORKERS, VALIDATORS))
     survivor, compressor = ("survive", "workers"), run.communication.compression
     yield Need(survivor, "one process", "only a run in one process survives the loss of a worker so far: leave it out")
     yield Need(survivor, "workers", "the single-process baseline has none: leave it out")
