@@ -52,12 +52,14 @@ class CheckpointParts:
         return tuple(sorted(self._everyone - self._checksums.keys(), key=str))
 
     def lose(self, peer: Peer) -> None:
-        """Give up the checkpoint under way if a lost process has not written its part; the next one is due then.
+        """Give up the checkpoint under way, because a process is lost; the next one is due then.
+
+        Parts of others may hold what comes of the loss.
 
         Raises:
             RunError: the run stops at that checkpoint.
         """
-        if self.open is None or peer in self._checksums:
+        if self.open is None:
             return
         if self.suspending:
             raise RunError(

@@ -145,7 +145,7 @@ def test_a_checkpoint_waits_until_all_are_there(tmp_path):
     assert [line["moment"] for line in lines(tmp_path, "server-0", "checkpoint")] == [9]
 
 
-SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12, 72))]
+SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12, 36))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -177,9 +177,6 @@ def test_random_failures(seed, tmp_path):
     }
     rule = draw.choice(["average", "median", "zeno"] if validators else ["average", "median"])
     tables["validation"] = {"rule": {"kind": str(rule)}}
-    quorum = draw.random() < 0.3 and (validators or servers == 1)
-    if quorum:
-        tables["train"] = {"quorum": 0.6, "late": str(draw.choice(["drop", "next"]))}
     seed_of = tables.pop("seed")
     run = survivors(*failures, servers=servers, validators=validators, workers=workers, **tables)
     run = run.model_copy(update={"seed": seed_of})
@@ -190,8 +187,6 @@ def test_random_failures(seed, tmp_path):
     for server in range(0 if validators else servers):  # an update enters all shards or none
         own = [line["participants"] for line in lines(tmp_path / "one", f"server-{server}", "round")]
         assert own == [line["participants"] for line in rounds["server-0"]]
-    if quorum:
-        return
     # Each worker's updates that were combined, or its absences, continue each other: two steps each, none twice.
     for worker in range(workers):
         combiner = f"validator-{worker % validators}" if validators else "server-0"
@@ -226,7 +221,7 @@ def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
         ({"attack": {"kind": "alie"}}, "survive.workers: alie needs the updates of all workers"),
         ({"validation": {"batchnorm": "averaged"}}, "survive.workers: the statistics of all workers are averaged"),
         ({"communication": {"compression": {"kind": "topk", "memory": "ef21"}}}, "survive.workers: combiners keep"),
-        ({"train": {"quorum": 2}, "topology": {"servers": 2}}, "survive.workers: with a quorum and several servers"),
+        ({"train": {"quorum": 2}, "topology": {"servers": 2}}, "survive.workers: a run with train.quorum"),
         ({"survive": {"workers": False, "min_workers": 2}}, "survive.min_workers: has an effect only with workers"),
         ({"survive": {"min_workers": 5}}, "survive.min_workers: a combiner has 4 workers: use at most that many"),
         ({"survive": {"workers": False}}, "simulation.failures[0]: a lost worker ends the run"),

@@ -96,7 +96,7 @@ class Simulation:
             if drivers[peer].finished:
                 return False
             self._processes[peer].kill()
-            del drivers[peer]
+            drivers.pop(peer).kill()
             return True
 
         def tell(to: Peer, event: Lost | Replaced) -> None:

@@ -81,7 +81,9 @@ class Failures:
         self._clock.at(self._clock() + draw(), partial(self._fail, peer, failure, again))
 
     def _fail(self, peer: Peer, failure: ProcessFailure, again: Callable[[], None]) -> None:
-        if peer not in self.lost and self._kill(peer):
+        if peer in self.lost:
+            again()
+        elif self._kill(peer):
             self.lost.add(peer)
             self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, self._clock(), again))
 

@@ -98,7 +98,7 @@ class ApplyUpdate(
 
     Attributes:
         mask: the blocks of the shard that are applied `[B]`.
-        values: these blocks.
+        values: these blocks, as the rule leaves them.
     """
 
     mask: Mask
@@ -127,7 +127,7 @@ class Read(SubmittedEntry, code=8, kind="READ", sender="worker, validator", rece
 class Stop(
     SubmittedEntry, code=9, kind="STOP", sender="coordinator", receiver="server", answer="ModelReply, to every reader"
 ):
-    """The coordinator has finished its epochs."""
+    """The coordinator has finished its epochs; the last model has values for it alone."""
 
 
 def _pack(peer: Peer) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class Flag(IntFlag):
     SUSPEND = 8
     """Every role ends after that checkpoint."""
     EVERYONE = 16
-    """With a quorum: the round that begins with the model waits for every worker."""
+    """With a quorum: the round that begins with the model waits for every worker that is not lost."""
     DIFFERENCE = 32
     """The payload is the encoded difference to the model that the receiver got last."""
 

@@ -11,7 +11,7 @@ from hpcps.protocol.messages.base import Flag, HeaderField, Message
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InitialWeights(Message, code=39, kind="INIT", sender="worker", receiver="next worker"):
-    """The initial weights, once around the ring.
+    """The initial weights, which go from worker to worker once.
 
     Attributes:
         steps_per_epoch: the batches of the coordinator in an epoch.

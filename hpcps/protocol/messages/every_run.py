@@ -61,8 +61,8 @@ class WriteCheckpoint(
     """The receiver writes its part of a checkpoint.
 
     Asynchronous: as soon as it comes; server 0 sends it before it executes the entry at this position of the log, at
-    which the servers write their parts. With a quorum, to a late worker only: once its answer is made, all of whose
-    partitions it may send.
+    which the servers write their parts. With a quorum, to those only that the model of the round does not tell: a
+    worker that still makes its answer writes its part once that is made, and may send all of its partitions.
 
     Attributes:
         position: the round that begins after it; asynchronous: the position in the log.
@@ -207,8 +207,10 @@ class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator", receiver
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClockQuestion(Message, code=14, kind="CLOCK", sender="every process", receiver="rank 0", answer="ClockReading"):
-    """A request for the receiver's clock, before a run.
+class ClockQuestion(
+    Message, code=14, kind="CLOCK", sender="one process of each clock", receiver="rank 0", answer="ClockReading"
+):
+    """A request for the receiver's clock, with which a traced run compares the clocks of its hosts.
 
     Attributes:
         number: the number of the question.
@@ -218,7 +220,7 @@ class ClockQuestion(Message, code=14, kind="CLOCK", sender="every process", rece
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClockReading(Message, code=34, kind="CLOCK", sender="rank 0", receiver="every process"):
+class ClockReading(Message, code=34, kind="CLOCK", sender="rank 0", receiver="one process of each clock"):
     """The sender's clock.
 
     Attributes:

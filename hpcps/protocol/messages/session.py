@@ -43,7 +43,7 @@ class Span(Message):
     Attributes:
         bucket: the number of the bucket.
         first: the first slot.
-        slots: a mask whose length is the number of slots, and which has no other meaning.
+        slots: only its length counts: the number of slots.
     """
 
     bucket: Annotated[int, HeaderField.INDEX]
@@ -61,8 +61,8 @@ class Given(Span):
     """What a worker says of the tensors in a span.
 
     Attributes:
-        calls: for each tensor without a name: its slot, and which tensor of its type, shape and reduction without a
-            name it is in the script, from 1.
+        calls: for each tensor without a name: its slot, and its number, from 1, among those of its type, shape and
+            reduction that the script has given without a name. It must be the same on all workers.
         absent: for each tensor with blocks that the worker does not have: its slot, and these blocks.
     """
 
@@ -101,7 +101,7 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WhoIsMissing(Span, code=43, kind="QUERY", sender="worker", receiver="aggregator", answer="Missing"):
-    """The worker has waited long for the result of a slot."""
+    """The worker has waited long for the result of the first slot of the span."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,8 +131,8 @@ class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="ev
     """The process has ended its script.
 
     Attributes:
-        steps: the steps of the script that all processes take; 0 from a server.
-        updates: the steps of its optimizer; 0 from a server.
+        steps: the steps of the script, without those that a process may take alone; 0 from a server.
+        updates: the steps of its optimizers, also those in which nothing is exchanged; 0 from a server.
     """
 
     steps: int

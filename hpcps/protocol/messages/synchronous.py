@@ -53,10 +53,11 @@ class Update(
         round: the round of the model that it answers, which is an earlier one if the worker is late.
         shard: the number of the receiving server; 0 to a validator, which gets the whole update.
         partition: the number of the partition, in the order in which they are sent to the receiver.
-        flags: those of checkpoints.
+        flags: those of checkpoints, of the model that it answers.
         mask: the blocks of the partition that are sent `[B]`.
-        position: with `survive.workers`, to the combiner that decides who is in a round: where the worker is in its
-            data and its random streams after this update; else None.
+        position: with `survive.workers`, to the combiner that decides who is in a round: where the worker is after this
+            update: under `data` its local steps, passes over its shard, and batches of the pass; under the name of each
+            random stream, as `stream_positions` returns it. Else None.
         values: these blocks, or what the compressor made of them.
     """
 
@@ -73,11 +74,11 @@ class Update(
 class Absent(
     Message, code=4, kind="ABSENT", sender="worker", receiver="its combiners, adversary", answer="ModelPartition"
 ):
-    """The worker has no update in this round.
+    """The worker has no update: it does not take part, has abandoned the round, or its attack withholds the update.
 
     Attributes:
-        round: the round; to the adversary of an asynchronous run, the worker's cycle.
-        flags: those of checkpoints.
+        round: the round of the model that it answers; to the adversary of an asynchronous run, the worker's cycle.
+        flags: those of checkpoints, of the model that it answers.
         abandoned: the local steps after which the worker abandoned the round; None if it did not.
         position: as in `Update`.
     """
@@ -98,10 +99,11 @@ class CombinedUpdate(
         round: the round that combines it.
         shard: the number of the server.
         partition: the number of the partition among those of the server.
-        flags: those of checkpoints.
+        flags: those of checkpoints, of the model that it answers.
         answered: in the first partition, with a quorum or `survive.workers`: the workers of this validator that get the
             next model; else None.
-        lost: in the first partition: the workers of this validator that were lost since its last round.
+        lost: in the first partition: the workers of this validator that were lost between the closing of its last round
+            and that of this one, as often as that.
         values: the elements.
     """
 
@@ -116,7 +118,7 @@ class CombinedUpdate(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receiver="worker, validator"):
-    """How many partitions of its answer the receiver may send; `WINDOW` of them need no credit.
+    """How many partitions of its answer the receiver may send; the first `WINDOW`, which is 4, need no credit.
 
     A combiner that sends partitions of the next model does not send it, as each of them is a credit, too; but it does
     before a checkpoint, and for the rest of an answer that no round combines.
@@ -138,8 +140,8 @@ class StepsQuery(Message, code=17, kind="QUERY", sender="worker, validator", rec
 
     Attributes:
         round: the round.
-        k: the local steps of the round so far; 0 says that the round begins, and is not answered.
-        c: the seconds per step of those since the last query; None with k = 0.
+        k: ESync's k, the local steps of the round so far; 0 says that the round begins, and is not answered.
+        c: ESync's c, the seconds per step of those since the last query; None with k = 0.
     """
 
     round: int
@@ -174,7 +176,8 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
         answered: the workers that get the next model: those, and others whose answers have come, but enter no model;
             without those that are lost, and with replacements.
         everyone: whether the round waited for every worker.
-        lost: the workers that were lost since the last round; what they have sent and no round combines is dropped.
+        lost: the workers that were lost between the closing of the last round and that of this one, as often as that;
+            what they have sent and no round combines is dropped.
     """
 
     round: int
@@ -188,8 +191,8 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
 class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiver="server 0", answer="Closed"):
     """With `survive.workers` and without validators: the answer of a worker has come here.
 
-    Server 0 counts an answer as arrived when all servers have it, so that a lost worker's update enters all shards or
-    none.
+    Server 0 does not close a round before all servers have the answers that it combines, so that a lost worker's update
+    enters all shards or none.
 
     Attributes:
         round: the round of the answer.
@@ -201,13 +204,15 @@ class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiv
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TakePart(Message, code=48, kind="JOIN", sender="combiner that closes rounds", receiver="replacement of a worker"):
+class TakePart(
+    Message, code=48, kind="TAKE_PART", sender="combiner that closes rounds", receiver="replacement of a worker"
+):
     """The receiver takes the place of a lost worker.
 
     Attributes:
         round: the round of the first model that it gets; models of earlier rounds were for its predecessor.
         incarnation: the number of the replacement; a message that has another one was for a predecessor, too.
-        position: where the predecessor was after its last update that was combined; None: at the beginning.
+        position: where the predecessor was after its last answer that entered a round; None: at the beginning.
     """
 
     round: int

@@ -11,14 +11,14 @@ from hpcps.protocol.messages import Peer
 class Membership:
     """The workers of a combiner that decides who is in a round.
 
-    A lost worker gets no model, and nobody waits for it. Its replacement gets the first model that is made after its
-    start, and takes part from then on.
+    A lost worker gets no further model, and nobody waits for it. Its replacement gets a model when the next round
+    closes, and takes part from then on.
     """
 
     def __init__(self, share: Sequence[Peer]) -> None:
         """Begin with all workers of the combiner."""
         self._share = frozenset(share)
-        self._lost: set[Peer] = set()
+        self._lost: list[Peer] = []
         self._newcomers: set[Peer] = set()
         self._sent: dict[Peer, dict[str, list[int]]] = {}
         self._counted: dict[Peer, dict[str, list[int]]] = {}
@@ -29,7 +29,7 @@ class Membership:
 
     def lose(self, peer: Peer) -> None:
         """Note that a worker is lost."""
-        self._lost.add(peer)
+        self._lost.append(peer)
         self._newcomers.discard(peer)
 
     def replace(self, peer: Peer) -> None:
@@ -48,11 +48,11 @@ class Membership:
             answered: the workers whose answers have come.
 
         Returns:
-            The workers that get the next model, and those that were lost since the last round closed.
+            The workers that get the next model, and those that were lost since the last round closed, as often as that.
         """
         lost, newcomers = self._lost, self._newcomers
-        self._lost, self._newcomers = set(), set()
-        return tuple(sorted({*answered} - lost | newcomers)), tuple(sorted(lost))
+        self._lost, self._newcomers = [], set()
+        return tuple(sorted({*answered}.difference(lost) | newcomers)), tuple(sorted(lost))
 
     def left(self, peer: Peer) -> bool:
         """Return whether a worker was lost since the last round closed."""

@@ -66,7 +66,8 @@ def least_workers(run: Run, members: int) -> int:
         return min(least, members)
     rule = run.validation.rule
     assert isinstance(rule, Rule), "the specification has been checked"
-    return next((n for n in range(1, members) if not rule.refusal(n)), members)
+    # A rule that can combine n updates may not be able to combine some more, if its f is a share.
+    return next((n for n in range(members, 1, -1) if rule.refusal(n - 1)), 1)
 
 
 class QuorumCollector(PartitionCollector):
@@ -98,7 +99,7 @@ class QuorumCollector(PartitionCollector):
         # Those of whom nothing is expected, until their replacements get a model.
         self._vacant: set[Peer] = set()
         self._least = least_workers(run, len(share))
-        self._paused = -1
+        self._paused = -1, 0
         # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
         self._complete: dict[tuple[Peer, int], set[Peer]] = {}
         # The coordinator evaluates the models, so it must get each of them.
@@ -284,13 +285,13 @@ class QuorumCollector(PartitionCollector):
                 yield Send(peer, Abandon(round=entries[-1].round))
 
     def _waits_for_replacements(self, round: int) -> Generator[Effect, None, bool]:
-        """Return whether too few workers are there, also with those that get the next model; record it once a round."""
+        """Return whether too few workers are there, also with those that get the next model; record each change."""
         there = len(self._share) - len(self._vacant)
         if there >= self._least or there + self._membership.newcomers >= self._least:
             return False
-        if self._paused != round:
-            self._paused = round
-            yield Record("paused", {"workers": there, "needed": self._least})
+        if self._paused != (round, there + self._membership.newcomers):
+            self._paused = round, there + self._membership.newcomers
+            yield Record("paused", {"workers": self._paused[1], "needed": self._least})
         return True
 
     def _is_everywhere(self, peer: Peer) -> bool:
@@ -301,7 +302,9 @@ class QuorumCollector(PartitionCollector):
 
     def note_complete(self, source: Peer, complete: Complete) -> None:
         """Note that another server has the answer of a worker."""
-        self._complete.setdefault((Peer("worker", complete.worker), complete.round), set()).add(source)
+        peer = Peer("worker", complete.worker)
+        if any(owed.round == complete.round for owed in self._owed.get(peer, ())):  # else it is lost
+            self._complete.setdefault((peer, complete.round), set()).add(source)
 
     # Lost workers
 
@@ -331,12 +334,13 @@ class QuorumCollector(PartitionCollector):
             raise RunError(
                 f"{peer} is lost ({lost.cause}): it evaluates the models, and the run cannot go on without it"
             )
+        again = self._membership.left(peer)  # its replacement, which has sent nothing yet
         self._membership.lose(peer)
         is_in = self.closing is not None and self._is_in(peer)
-        counted = is_in or (peer in self._answers and not self._run.has_quorum and self._is_everywhere(peer))
+        counted = not again and (is_in or (peer in self._answers and self._is_everywhere(peer)))
         if counted:
             self._membership.count(peer)
-        else:
+        elif not again:
             self._vacate(peer)
         ago = round(lost.arrived - lost.since, 6)
         yield Record("lost", {"process": str(peer), "cause": lost.cause, "counted": counted, "ago": ago})

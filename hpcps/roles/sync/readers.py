@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hpcps.numerics.state import State
@@ -42,6 +43,9 @@ class Readers:
     def learn(self, answered: Iterable[int], lost: Iterable[int] = ()) -> None:
         """Note which workers a combiner says have answered: they get the next model; and which of them are lost."""
 
+    def lose(self, peer: Peer) -> None:
+        """Note that a worker is lost, before its combiner says so."""
+
     @property
     def complete(self) -> bool:
         """Whether every worker has a model, or gets the next one: none is lost."""
@@ -71,6 +75,7 @@ class LateReaders(Readers):
         self._workers = workers
         self._given = dict.fromkeys(range(workers), round)
         self._given_at: dict[int, float] = {}
+        self._lost: Counter[int] = Counter()
         self.next: set[int] = set()
 
     def give(self, round: int, now: float) -> None:
@@ -107,14 +112,19 @@ class LateReaders(Readers):
 
     def learn(self, answered: Iterable[int], lost: Iterable[int] = ()) -> None:
         """Note which workers a combiner says have answered: they get the next model; and which of them are lost."""
-        for worker in lost:  # its memory is not read any more
+        for worker in lost:  # the memory of its model is not read any more
             self._given.pop(worker, None)
+            self._lost[worker] -= 1
         self.next.update(answered)
+
+    def lose(self, peer: Peer) -> None:
+        """Note that a worker is lost, before its combiner says so."""
+        self._lost[peer.index] += 1
 
     @property
     def complete(self) -> bool:
         """Whether every worker has a model, or gets the next one: none is lost."""
-        return len(self._given.keys() | self.next) == self._workers
+        return not any(self._lost.values()) and len(self._given.keys() | self.next) == self._workers
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model: all validators, and the workers that have answered."""

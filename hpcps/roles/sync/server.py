@@ -142,6 +142,7 @@ class SyncServer(MessagingRole):
         """Go on without a lost worker, or with its replacement; with validators they decide."""
         if isinstance(event, Lost):
             self._checkpoint.lose(event.peer)
+            self._readers.lose(event.peer)
         if isinstance(known.collector, QuorumCollector):
             yield from known.collector.note_member(event, self.round, known.announcements.over)
             yield from self._combine_when_ready(known)
