@@ -95,10 +95,11 @@ class QuorumCollector(PartitionCollector):
         self._run, roster = run, Roster.of(run)
         self._decides = peer.role == "validator" or peer.index == 0
         self._followers = () if peer.role == "validator" else roster.all_servers()[1:]
+        self._needed = run.updates_needed(len(share))
         self._membership = Membership(share)
         # Those of whom nothing is expected, until their replacements get a model.
         self._vacant: set[Peer] = set()
-        self._least = least_workers(run, len(share))
+        self._least = least_workers(run, len(share)) if run.survive.workers else 0
         self._paused = -1, 0
         # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
         self._complete: dict[tuple[Peer, int], set[Peer]] = {}
@@ -251,7 +252,7 @@ class QuorumCollector(PartitionCollector):
         if not self._decides or self.closing is not None:
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
-        needed = self._run.updates_needed(len(self._share) - len(self._vacant))
+        needed = self._needed - len(self._vacant)  # a run with a quorum does not survive losses
         if everyone and not all(each.answered for each in owed):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
