@@ -155,7 +155,7 @@ def test_which_run_is_meant(tmp_path, capsys):
         (["small", "--rounds", "1-2"], "are for `hpcps plot timeline WHAT`"),
         (
             ["small", "other"],
-            "`timeline` or `participation` and one run; got small other",
+            "`timeline`, `participation` or `goodput` and one run; got small other",
         ),
         (["timeline", "small", "--set", "width=3"], "--style and --set are for the figures of an experiment"),
         (["timeline", "small"], "no run of small was traced: `hpcps run FILE --trace` does that"),

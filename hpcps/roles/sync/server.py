@@ -150,23 +150,25 @@ class SyncServer(MessagingRole):
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
         if self._known is None:
             yield from self._initialise(source, message)
-        elif isinstance(message, RunEnds) and source == SERVER_0 and self._known.announcements.learn_end(message):
+            return
+        collector = self._known.collector
+        if isinstance(message, RunEnds) and source == SERVER_0 and self._known.announcements.learn_end(message):
             if self.round == message.round and self._stages.stage is Stage.GATHERING:
                 yield from self._begin_round(self._known)
         elif isinstance(message, PartWritten) and self.keeps_checkpoints:
             yield from self._checkpoint.take(source, message)
         elif isinstance(message, self._takes) and source in self._senders:
-            yield from self._known.collector.put(source, message, self.round, arrived)
+            yield from collector.put(source, message, self.round, arrived)
             if message.round == self.round:
                 self._known.announcements.hear(message.flags)
                 if isinstance(message, CombinedUpdate):
                     self._readers.learn(message.answered or (), message.lost)
             yield from self._combine_when_ready(self._known)
-        elif isinstance(message, Complete) and isinstance(self._known.collector, QuorumCollector):
-            self._known.collector.note_complete(source, message)
+        elif isinstance(message, Complete) and source.role == "server" and isinstance(collector, QuorumCollector):
+            collector.note_complete(source, message)
             yield from self._combine_when_ready(self._known)
-        elif isinstance(message, Closed) and source == SERVER_0 and isinstance(self._known.collector, QuorumCollector):
-            yield from self._known.collector.follow(message)
+        elif isinstance(message, Closed) and source == SERVER_0 and isinstance(collector, QuorumCollector):
+            yield from collector.follow(message)
             yield from self._combine_when_ready(self._known)
         else:
             yield from self._refuse(source, f"a server gets no {message.kind} from {source}", arrived)
