@@ -175,13 +175,13 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
         line = known.get(number)
         if line is None:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
+        if line["event"] == "lost" or "incarnation" in line:
+            raise RunError(
+                f"the run has lost {line.get('process', file.stem)}, and a replay loses and replaces no processes: "
+                "`hpcps run FILE --no-resume` computes the same records again"
+            )
         if wrong := _fault_of_order(line.get("order", []), events):
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", wrong)
-        if "incarnation" in line and line["event"] == "start":
-            raise RunError(
-                f"{file.stem} was lost and replaced, and a replay has no replacements: `hpcps run FILE --no-resume` "
-                "computes the same records again"
-            )
         if line["event"] == "start":
             # The line before the checkpoint states its position.
             continues = line.get("continues")

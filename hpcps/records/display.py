@@ -149,6 +149,6 @@ class ProgressDisplay:
         if run.stalled:
             parts.append("stalled")
         if run.lost:
-            parts.append(f"{len(run.lost)} lost")
+            parts.append(f"{len(run.lost)} process{'es' * (len(run.lost) > 1)} lost")
         parts.append(f"{seconds // 60}:{seconds % 60:02}")
         return "  ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -25,7 +26,7 @@ class Goodput:
             had all of them, in which nobody was lost, and before which nobody was missing; NaN if there are none.
         losses: when each process was lost.
         returns: when the combiners learned of each replacement.
-        recoveries: the seconds from each loss to the end of the next round of its combiner.
+        recoveries: the seconds from each loss to the end of the next round of its combiner, if there is one.
     """
 
     times: NDArray[np.float64]
@@ -57,8 +58,8 @@ def goodput(directory: RunDirectory) -> Goodput | None:
             if line["event"] == "lost":
                 known, ago = finite(line.get("time")), finite(line.get("ago"))
                 losses.append(known - ago)
-                end = next((end for later in own if (end := finite(later.get("time"))) >= known), known)
-                recoveries.append(end - known + ago)
+                ends = (end for later in own if (end := finite(later.get("time"))) >= known)
+                recoveries += [end - known + ago for end in islice(ends, 1)]
     if not rounds:
         return None
     times, counts = (np.array(column) for column in zip(*sorted(rounds), strict=True))

@@ -102,7 +102,9 @@ class ProcessFailure(Config):
     """Simulated failures of processes, each of which is replaced."""
 
     process: Fallible = Field(
-        "worker", description="The process, such as `worker-3`; `worker`: every worker, each with times of its own."
+        "worker",
+        description="The process, such as `worker-3`; `worker`: every worker, each with times of its own; "
+        "without validators not worker 0, which evaluates.",
     )
     at: Annotated[tuple[Seconds, ...], Field(strict=False, max_length=10_000)] = Field(
         (), description="When it fails, in seconds of the simulation."

@@ -50,12 +50,16 @@ def test_of_several_combiners_adds_up(tmp_path):
     write(
         tmp_path,
         "validator-1",
-        [closed(1.0, 1, [1, 3]), closed(2.0, 2, [3, 1]), loss, closed(5.0, 3, [1])],
+        [closed(1.0, 1, [1, 3]), closed(2.0, 2, [3, 1]), loss, closed(5.0, 3, [1]), loss | {"time": 9.0}],
     )
     found = goodput(RunDirectory(tmp_path))
     assert found.times.tolist() == [1, 1, 2, 2, 3, 4, 5, 5]
     assert np.diff([0, *found.updates]).tolist() in ([2, 2, 2, 2, 2, 2, 1, 2], [2, 2, 2, 2, 2, 2, 2, 1])
-    assert (found.rate, found.losses, found.recoveries) == (4.0, (2.0,), (3.0,))
+    assert (found.rate, found.losses, found.recoveries) == (
+        4.0,
+        (2.0, 7.0),
+        (3.0,),
+    )  # no round ends after the second loss
     assert found.share == pytest.approx(15 / 20)
 
 

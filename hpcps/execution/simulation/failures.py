@@ -20,7 +20,7 @@ class Failures:
     """Kills processes at the times of the experiment, tells the others, and starts replacements.
 
     Attributes:
-        lost: the processes that are dead and not replaced.
+        any: whether the experiment has failures.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Failures:
             tell: tells a role what became of another process.
             start: starts the replacement of a process, which has a number; returns whether the run still needs it.
         """
-        self.lost: set[Peer] = set()
+        self._lost: set[Peer] = set()
         self._replacements: Counter[Peer] = Counter()
         self._clock, self._kill, self._tell, self._start = clock, kill, tell, start
         self._roster = roster = Roster.of(run)
@@ -81,10 +81,10 @@ class Failures:
         self._clock.at(self._clock() + draw(), partial(self._fail, peer, failure, again))
 
     def _fail(self, peer: Peer, failure: ProcessFailure, again: Callable[[], None]) -> None:
-        if peer in self.lost:
+        if peer in self._lost:
             again()
         elif self._kill(peer):
-            self.lost.add(peer)
+            self._lost.add(peer)
             self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, self._clock(), again))
 
     def _notice(self, peer: Peer, failure: ProcessFailure, since: float, again: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class Failures:
         number = self._replacements[peer] + 1
         if self._start(peer, number):
             self._replacements[peer] = number
-            self.lost.discard(peer)
+            self._lost.discard(peer)
             self._tell_all(Replaced(peer, number))
             again()
 

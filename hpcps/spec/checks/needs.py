@@ -217,6 +217,9 @@ def _survive(run: Run) -> Iterator[Need]:
                 "worker-0 gives the initial weights and evaluates, and a run does not survive its loss: use another "
             )
             yield Need((*path, "process"), "", f"{message}worker, or topology.validators = 1", (VALIDATORS,))
+        elif failure.process == "worker" and workers < 2 and not run.topology.validators:
+            message = "worker-0, the only worker, evaluates, and a run does not survive its loss: use more workers, or "
+            yield Need((*path, "process"), "", f"{message}topology.validators = 1", (WORKERS, VALIDATORS))
         elif failure.process != "worker" and int(failure.process.removeprefix("worker-")) >= workers:
             message = f"there is no {failure.process}: use worker-0 to worker-{workers - 1}"
             yield Need((*path, "process"), "", message, (WORKERS,))
