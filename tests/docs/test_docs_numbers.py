@@ -87,8 +87,9 @@ def quickstart_table():
 
 # The paper's figures.
 
-FIGURE_3 = "fig3_sync_single_validator"
+FIGURE_3, FIGURE_7 = "fig3_sync_single_validator", "fig7_sync_tune_rho"
 RULES, ATTACKS = ("average", "trimmed_mean", "phocas", "zeno"), ("none", "negative 6", "random 1", "randomscale 8")
+RHOS = ("-0.1", "-0.01", "-0.001", "0", "0.001", "0.01", "0.1")
 
 
 def figure_3():
@@ -102,8 +103,81 @@ def figure_3_table():
     return [[f"`{rule}`", *(f"{found[rule, attack]:.1f}" for attack in ATTACKS)] for rule in RULES]
 
 
+def figure_7():
+    """Return the evaluations of each line, its only seed, by epoch."""
+    pairs = ("accepted_pairs_total", "received_pairs_total", "accepted_sent_pairs_total", "sent_pairs_total")
+    rows = published(FIGURE_7, "label", "accuracy", "loss", "step", "rounds_total", *pairs)
+    assert set(rows["seed"]) == {1}
+    found = {label: run.set_index("epoch") for label, run in rows.groupby("label")}
+    return {label.replace("zeno rho ", ""): run for label, run in found.items()}
+
+
+def accepted(run):
+    """Return the accepted pairs since the start in percent of those received and of those sent."""
+    last = run.iloc[-1]
+    return (
+        100 * last["accepted_pairs_total"] / last["received_pairs_total"],
+        100 * last["accepted_sent_pairs_total"] / last["sent_pairs_total"],
+    )
+
+
+def figure_7_table():
+    """Return the final accuracies and what was accepted, a row for each line."""
+    found = figure_7()
+    final = {line: f"{100 * run['accuracy'].iloc[-1]:.1f}" for line, run in found.items()}
+    rows = [
+        [f"`zeno`, ρ = {rho.replace('-', '−')}", final[rho], *(f"{rate:.1f}" for rate in accepted(found[rho]))]
+        for rho in RHOS
+    ]
+    return [*rows, ["validation only", final["validation only"], "–", "–"]]
+
+
+def figure_7_sentences():
+    """Return what the page says of Figure 7."""
+    found = figure_7()
+    alone = found.pop("validation only")
+    final = {rho: 100 * run["accuracy"].iloc[-1] for rho, run in found.items()}
+    yield f"All end between {min(final.values()):.1f} and {max(final.values()):.1f} %"
+    received, sent = zip(*(accepted(found[rho]) for rho in RHOS), strict=True)
+    assert list(sent) == sorted(sent, reverse=True)
+    yield f"accepts less: {sent[0]:.1f} % of the pairs sent with ρ = −0.1, and {sent[-1]:.1f} % with ρ = 0.1"
+    below, zero = RHOS.index("-0.001"), RHOS.index("0")
+    yield (
+        f"between ρ = −0.001 and 0, the accepted pairs fall from {received[below]:.1f} to {received[zero]:.1f} % "
+        f"of those received, but only from {sent[below]:.1f} to {sent[zero]:.1f} % of those sent"
+    )
+    yield f"The accuracy does not fall: it is {final['0']:.1f} % instead of {final['-0.001']:.1f} %"
+    curves = 100 * np.array([found[rho]["accuracy"] for rho in RHOS])
+    above = curves[zero : zero + 3, 10:].min(axis=0) - curves[:zero, 10:].max(axis=0)
+    yield (
+        f"In each epoch from 11 on, ρ = 0, 0.001 and 0.01 are {above.min():.1f} points or more above all negative "
+        f"values; ρ = 0.1 ends at {final['0.1']:.1f} %"
+    )
+    own = 100 * alone["accuracy"].to_numpy()
+    ahead = np.flatnonzero(own <= curves.max(axis=0))[0]
+    yield (
+        f"*Validation only* ends at {own[-1]:.1f} %, and the best `zeno` at {max(final.values()):.1f} %; until epoch "
+        f"{ahead} it is above all of them"
+    )
+    assert own[11:].max() - own[10] < 1
+    yield f"It gains less than a point after epoch 11 ({own[10]:.1f} %)"
+    ends = [run["loss"].iloc[-1] for run in found.values()]
+    yield (
+        f"its test loss rises from {alone['loss'].iloc[0]:.2f} in the first epoch to {alone['loss'].iloc[-1]:.2f}; "
+        f"those of `zeno` end between {min(ends):.2f} and {max(ends):.2f}"
+    )
+    (rounds,) = {int(run["rounds_total"].iloc[-1]) for run in found.values()}
+    shards, batch, steps = 17, 32, 8
+    in_paper = 200 * (50_000 // shards // batch) // steps
+    yield f"The reduction has {rounds} of the paper's {in_paper:,} rounds"
+    yield f"which may help in {rounds} rounds"
+    yield f"the validators' shard of {23_040 // shards:,} images, 16 times per epoch"
+    yield f"in {int(alone['step'].iloc[-1]):,} steps one after another, where a worker takes {rounds * steps}"
+
+
 def reproduce_sentences():
     """Return what the page says of the claims of the paper."""
+    yield from figure_7_sentences()
     found = {key: round(value, 2) for key, value in figure_3().items()}
 
     def below(rule, attack, other="zeno"):
@@ -667,6 +741,7 @@ TABLES = {
     (ESYNC, "accuracies on these devices"): accuracies_table,
     (TUTORIAL, "quickstart"): quickstart_table,
     (REPRODUCE, "figure 3"): figure_3_table,
+    (REPRODUCE, "figure 7"): figure_7_table,
     (REPRODUCE, "beside the independent simulation"): simulation_table,
 }
 SENTENCES = {
