@@ -52,7 +52,7 @@ class AttackGroup:
             rule: the rule of the combiner.
             seed: the seed of the run.
             layout: the blocks of the d elements.
-            allocate: returns memory to send replacements from.
+            allocate: returns memory to send crafted updates from.
             threads: the number of threads that try the rule.
         """
         self._attack = attack
@@ -100,7 +100,7 @@ class AttackGroup:
 
         Args:
             round: the round or cycle.
-            asked: the Byzantine workers whose replacements are needed; their updates are here.
+            asked: the Byzantine workers whose crafted updates are needed; their own updates are here.
 
         Returns:
             The payload for each of them: the blocks that it would send itself. Valid until the next call for the same
@@ -126,15 +126,18 @@ class AttackGroup:
                     found[worker] = pack(self.layout, row, self._sent[worker], self._outgoing[worker])
         return found
 
-    def follow(self, replacements: Mapping[int, Vector]) -> None:
-        """Update the copy of the rule's state, if it has one, by the updates that its combiner gets in this round."""
+    def follow(self, crafted: Mapping[int, Vector]) -> None:
+        """Update the copy of the rule's state, if it has one, by the updates that its combiner gets in this round.
+
+        Those in `crafted` replace the workers' own.
+        """
         if self._rule is None or "state" not in self._rule.requires:
             return
         masks, payloads = [], []
         for worker in self.present:
             mask, row = self._sent[worker], self._rows[worker]
             masks.append(mask)
-            payloads.append(replacements.get(worker, pack(self.layout, row, mask, np.empty_like(row))))
+            payloads.append(crafted.get(worker, pack(self.layout, row, mask, np.empty_like(row))))
         sent = np.array(masks, np.bool_).reshape(len(masks), len(self.layout.blocks))
         kept = self._rule_state
         combine_finite(

@@ -62,19 +62,19 @@ class Tally:
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted pairs divided by received pairs, with skipped blocks; None without updates, or if unknown."""
-        return _share(self.accepted, self.received)
+        return _fraction(self.accepted, self.received)
 
     @property
     def acceptance_rate_sent(self) -> float | None:
         """Accepted pairs divided by sent and finite pairs; None if there is none, or if unknown."""
-        return _share(self.accepted_sent, self.sent)
+        return _fraction(self.accepted_sent, self.sent)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def _share(accepted: int | None, of: int) -> float | None:
+def _fraction(accepted: int | None, of: int) -> float | None:
     return accepted / of if of and accepted is not None else None
 
 

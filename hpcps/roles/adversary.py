@@ -14,7 +14,7 @@ from hpcps.aggregation.attack_group import AttackGroup
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Absent, Copy, Description, Flag, Message, Peer, Replacement
+from hpcps.protocol.messages import Absent, Copy, CraftedUpdate, Description, Flag, Message, Peer
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import ADVERSARY, Roster
 from hpcps.roles.checkpointing import report
@@ -142,7 +142,7 @@ class Adversary(MessagingRole):
     def _answer(self, worker: int, round: int, group: AttackGroup | None = None, payload: Vector | None = None) -> Send:
         """Return the answer to a worker's copy: what it sends instead, or that it sends its update as it is."""
         mask = group.mask(worker) if group is not None and payload is not None else None
-        return Send(Peer("worker", worker), Replacement(round=round, mask=mask, values=payload))
+        return Send(Peer("worker", worker), CraftedUpdate(round=round, mask=mask, values=payload))
 
     @abstractmethod
     def state(self) -> State:
@@ -197,7 +197,7 @@ class AdversaryClient:
         """Return whether a message is the answer that the worker waits for, or came in place of it; no earlier one."""
         if self._shown is None or event.source != ADVERSARY:
             return False
-        if isinstance(event, Malformed) or not isinstance(event.message, Replacement):
+        if isinstance(event, Malformed) or not isinstance(event.message, CraftedUpdate):
             return True
         return event.message.mask is None or event.message.round >= self._shown[1]
 
@@ -212,10 +212,10 @@ class AdversaryClient:
         if (reason := _wrong(event, packed, round)) is not None:
             raise RunError(f"{self._peer} cannot use what {ADVERSARY} sent in round {round}: {reason}")
         assert isinstance(event, Received)
-        assert isinstance(event.message, Replacement)
+        assert isinstance(event.message, CraftedUpdate)
         self._shown = None
         values = event.message.values
-        return packed if event.message.mask is None or values is None else self._packer.replaced(packed, values)
+        return packed if event.message.mask is None or values is None else self._packer.crafted(packed, values)
 
 
 def _wrong(event: Received | Malformed, packed: Packed, round: int) -> str | None:
@@ -223,7 +223,7 @@ def _wrong(event: Received | Malformed, packed: Packed, round: int) -> str | Non
     if isinstance(event, Malformed):
         return event.reason
     message = event.message
-    if not isinstance(message, Replacement):
+    if not isinstance(message, CraftedUpdate):
         return f"a worker gets no {message.kind} from {ADVERSARY}"
     if message.mask is None:  # whatever the round: the adversary does not know it if it could not read the copy
         return None

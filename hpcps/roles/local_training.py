@@ -87,9 +87,10 @@ class LocalTraining:
     Attributes:
         round: the number of the round or cycle.
         flags: those of the model adopted last.
-        version: how many updates the model adopted last holds (asynchronous).
-        log_epoch: the epoch of the servers' log at that model (asynchronous); the epochs that were over when the round
-            began, if the schedule of the attack or a policy of local steps needs them (synchronous).
+        version: that of the model adopted last, see `ModelReply` (asynchronous).
+        epochs_over: the number of epochs that are over, as that model says. Asynchronous: those of the coordinator's
+            own steps, by its entries in the log so far. Synchronous: those of the run when the round began; 0 if there
+            are servers and their models do not say it, see `ModelPartition`.
         is_coordinator: whether the role gives the initial weights, counts the epochs and evaluates.
         base: the parameters that the local steps begin from `[d]`.
         inbox: the next model.
@@ -116,7 +117,7 @@ class LocalTraining:
         self.round = 0
         self._stages = StageMachine(role.stages)
         self.flags = Flag.NONE
-        self.version = self.log_epoch = 0
+        self.version = self.epochs_over = 0
         self._progress = 0.0
         self._role = role
         self._peer = peer = role.peer
@@ -228,7 +229,7 @@ class LocalTraining:
 
     def _adopt(self) -> ModelInbox:
         """Copy the model, plus the residual of a worker, to the base and to the network; return the inbox."""
-        self.version, self.log_epoch = self.inbox.version, self.inbox.epoch
+        self.version, self.epochs_over = self.inbox.version, self.inbox.epoch
         self._progress = self.inbox.progress
         self._role.see_model(self.inbox.read)
         self.inbox.read(self.base, self._role.residual)
@@ -242,7 +243,7 @@ class LocalTraining:
         self.flags = self.inbox.flags
         yield from self._evaluations.go_on()
         if isinstance(self._schedule, OpenSchedule):
-            self._schedule.learn(self.round, self.log_epoch)
+            self._schedule.learn(self.round, self.epochs_over)
         if self.flags & Flag.STATISTICS:
             yield from self._role.send_statistics()
         epochs = self._evaluations.due(self.round) if self.is_coordinator else ()

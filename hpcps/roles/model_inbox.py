@@ -20,9 +20,9 @@ class ModelInbox:
 
     Attributes:
         flags: the flags of all its messages.
-        version: how many updates it holds (asynchronous).
+        version: its version, see `ModelReply` (asynchronous).
         position: the position in the servers' log of the entry that it answers (asynchronous).
-        epoch: the epochs that had ended, if its messages say so; else 0.
+        epoch: the epochs that are over, if its messages say so; else 0. See `ModelPartition` and `ModelReply`.
         progress: the epochs so far, such as 3.4, with a policy of local steps; else 0.
         round: the round or request of the model.
     """

@@ -74,7 +74,7 @@ class TrainingRole(MessagingRole):
         """
         if self._run.misses_rounds and self.peer.role == "worker" and not self._training.is_coordinator:
             return self._training.ended()
-        return self._training.log_epoch if self._run.train.policy is not None else None
+        return self._training.epochs_over if self._run.train.policy is not None else None
 
     def state(self, evaluated: int) -> State:
         """Return the role's part of a checkpoint, in which so many epochs have been evaluated."""

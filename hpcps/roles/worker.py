@@ -56,7 +56,7 @@ class Worker(TrainingRole):
         training = self._training
         training.on(Trigger.STEPS_DONE)
         pack = partial(
-            self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
+            self._packer.pack, self._trainer, training.base, self.round, training.epochs_over, training.abandoned
         )
         yield Compute("pack", pack, elements=training.base.size)
 

@@ -51,7 +51,7 @@ class Copies:
             np.copyto(target, source)
 
 
-class _Sender:
+class _WorkerBucket:
     """A bucket as a worker sees it.
 
     Attributes:
@@ -202,8 +202,8 @@ class Participant:
         self._allocate, self._copies = allocate, copies
         self._placement = Placement(workers, len(aggregators), shared_memory)
         self._tensors: dict[str, Tensor] = {}
-        self._senders: dict[tuple[int, Peer], _Sender] = {}
-        self._sender: dict[TensorPart, _Sender] = {}
+        self._buckets: dict[tuple[int, Peer], _WorkerBucket] = {}
+        self._bucket_of: dict[TensorPart, _WorkerBucket] = {}
         self.open = 0
 
     @property
@@ -242,30 +242,30 @@ class Participant:
 
     def _place(self, part: TensorPart) -> None:
         number = part.tensor.declaration.bucket, part.aggregator
-        if number not in self._senders:
-            self._senders[number] = _Sender(part, self._allocate, self._copies)
-        sender = self._sender[part] = self._senders[number]
-        sender.add(part)
+        if number not in self._buckets:
+            self._buckets[number] = _WorkerBucket(part, self._allocate, self._copies)
+        bucket = self._bucket_of[part] = self._buckets[number]
+        bucket.add(part)
 
     def start(self, exchanges: Iterable[TensorExchange]) -> Iterator[Send]:
         """Send the tensors of exchanges: small ones of a bucket together, the parts of a large one in turn."""
-        together: dict[_Sender, None] = {}
+        together: dict[_WorkerBucket, None] = {}
         for exchange in exchanges:
             self.open += 1
             small = exchange.tensor.small
             for part in exchange.tensor.parts:
-                sender = self._sender[part]
-                sender.begin(part, exchange)
+                bucket = self._bucket_of[part]
+                bucket.begin(part, exchange)
                 if small:
-                    together[sender] = None
+                    together[bucket] = None
                 else:
-                    yield from self._send(sender)  # it is combined while the next part is copied
-        for sender in together:
-            yield from self._send(sender)
+                    yield from self._send(bucket)  # it is combined while the next part is copied
+        for bucket in together:
+            yield from self._send(bucket)
 
-    def _send(self, sender: _Sender) -> Iterator[Send]:
-        for message in sender.send():
-            yield Send(sender.aggregator, message)
+    def _send(self, bucket: _WorkerBucket) -> Iterator[Send]:
+        for message in bucket.send():
+            yield Send(bucket.aggregator, message)
 
     def take(self, source: Peer, message: TensorResult | Missing) -> None:
         """Take a result, or an answer of an aggregator.
@@ -273,26 +273,26 @@ class Participant:
         Raises:
             RunError: the result is not due.
         """
-        sender, (first, stop) = self._senders[message.bucket, source], message.bounds
+        bucket, (first, stop) = self._buckets[message.bucket, source], message.bounds
         if isinstance(message, Missing):
-            asked = sender.exchanges[first]
+            asked = bucket.exchanges[first]
             if asked is not None:
                 asked.waiting_for = message.waiting_for
             return
         for slot, blocks in message.unused:
-            if (exchange := sender.exchanges[slot]) is not None:
+            if (exchange := bucket.exchanges[slot]) is not None:
                 exchange.unused = blocks
-        for exchange in sender.take(first, stop, message.values):
+        for exchange in bucket.take(first, stop, message.values):
             exchange.end()
             self.open -= not exchange.left
 
-    def _unfinished(self, exchange: TensorExchange) -> list[tuple[TensorPart, _Sender]]:
-        both = [(part, self._sender[part]) for part in exchange.tensor.parts]
-        return [(part, sender) for part, sender in both if sender.exchanges[part.slot] is exchange]
+    def _unfinished(self, exchange: TensorExchange) -> list[tuple[TensorPart, _WorkerBucket]]:
+        both = [(part, self._bucket_of[part]) for part in exchange.tensor.parts]
+        return [(part, bucket) for part, bucket in both if bucket.exchanges[part.slot] is exchange]
 
     def exchanges_of(self, aggregator: Peer, message: Span) -> list[TensorExchange]:
         """Return the exchanges of a message to or from an aggregator."""
-        found = self._senders[message.bucket, aggregator].exchanges[slice(*message.bounds)]
+        found = self._buckets[message.bucket, aggregator].exchanges[slice(*message.bounds)]
         return [exchange for exchange in found if exchange is not None]
 
     def missing(self, exchange: TensorExchange) -> list[Peer]:
@@ -301,8 +301,8 @@ class Participant:
 
     def query(self, exchange: TensorExchange) -> Iterator[Send]:
         """Ask the aggregators for whom an exchange waits."""
-        for part, sender in self._unfinished(exchange):
-            yield Send(part.aggregator, WhoIsMissing(bucket=sender.bucket.number, first=part.slot, slots=all_of(1)))
+        for part, bucket in self._unfinished(exchange):
+            yield Send(part.aggregator, WhoIsMissing(bucket=bucket.bucket.number, first=part.slot, slots=all_of(1)))
 
     def fail(self, error: BaseException) -> None:
         """End all exchanges without a result."""

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hpcps.compression import Compressor
 
 Reduction = str | Mapping[str, Any]
-"""How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
-table also has the `attack`, a table, and the `seed` of their random numbers. With `compression`, the table of a
-compressor, what workers send, the results, or both travel encoded."""
+"""How the tensors of all processes are combined: `sum`, `mean`, `ACCUMULATE`, or the table of a rule. With simulated
+attackers, the table also has the `attack`, a table, and the `seed` of their random numbers. With `compression`, the
+table of a compressor, what workers send, the results, or both travel encoded."""
 _OTHER = ("attack", "seed", "compression")
 ACCUMULATE = "accumulate"
 """The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the aggregator adds

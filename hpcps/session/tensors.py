@@ -213,7 +213,7 @@ class TensorExchange:
         unused: the blocks that no worker has, when the result has come.
         deferred: whether parts of the result are kept until `write` writes them, so that no other thread changes the
             target while the script may look at it. Otherwise each is written when it comes.
-        kept: what writes the parts that are kept.
+        deferred_writes: what writes the parts that are kept, until `write` has done so.
     """
 
     unused: Sequence[int] = ()
@@ -221,7 +221,7 @@ class TensorExchange:
     waiting_for: tuple[str, ...] = ()
     left: int
     deferred: bool
-    kept: list[Callable[[], None]]
+    deferred_writes: list[Callable[[], None]]
     asked = -inf
     _then: Callable[[], None] | None = None
 
@@ -241,12 +241,12 @@ class TensorExchange:
             RunError: the tensor is being exchanged, or its last result is kept, whose memory the next one needs.
         """
         last = tensor.exchange
-        if last is not None and last.error is None and (last.left or last.kept):
+        if last is not None and last.error is None and (last.left or last.deferred_writes):
             first = "step or synchronize its optimizer" if last.deferred else "synchronize its handle"
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: {first} first")
         self.tensor, self.source, self.target, self.began, self.call = tensor, source, target, began, call
         self.absent, self.deferred = absent, deferred
-        self.kept = []
+        self.deferred_writes = []
         self.left = len(tensor.parts)
         tensor.exchange = self  # complete, as another thread may look at it
 
@@ -265,16 +265,16 @@ class TensorExchange:
     def take(self, write: Callable[[], None]) -> None:
         """Take a part of the result, which a function writes to the target."""
         if self.deferred:
-            self.kept.append(write)
+            self.deferred_writes.append(write)
         else:
             write()
 
     def write(self) -> None:
         """Write the parts that were kept."""
-        if self.kept:
-            for write in self.kept:
+        if self.deferred_writes:
+            for write in self.deferred_writes:
                 write()
-            self.kept = []
+            self.deferred_writes = []
 
     def end(self, error: BaseException | None = None) -> None:
         """Count a part as done, or end with an error; call what waits for the end."""

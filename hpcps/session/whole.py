@@ -96,10 +96,10 @@ class SimulatedAttack:
             for worker, update in enumerate(updates):
                 self._group.put(worker, sent, update)
             active = self._attack.active(self._round, 0)
-            replacements = self._group.craft(self._round, self._group.byzantine if active else ())
-            self._group.follow(replacements)
+            crafted = self._group.craft(self._round, self._group.byzantine if active else ())
+            self._group.follow(crafted)
             self._group.clear()
-            for worker, update in replacements.items():
+            for worker, update in crafted.items():
                 found[worker] = update
                 self._encode_once_more(worker, update, sent)
         self._round += 1

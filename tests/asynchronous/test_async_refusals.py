@@ -44,7 +44,7 @@ TAMPERINGS = {
     "another's name": lambda t, to, m: t.send(to, replace(m, sender=Peer("worker", 0))),
     "another run": lambda t, to, m: t.send(to, replace(m, run="other")),
     "a request to come": lambda t, to, m: t.send(to, numbered(m, 5)),
-    "a version to come": lambda t, to, m: t.send(to, changed(m, base=m.message.base + 50)),
+    "a version to come": lambda t, to, m: t.send(to, changed(m, base_version=m.message.base_version + 50)),
     "a rate in words": lambda t, to, m: t.send(to, changed(m, rate="high")),
     "a rate that is not finite": lambda t, to, m: t.send(to, changed(m, rate=np.nan)),
     "another kind": lambda t, to, m: t.send(to, replace(m, message=Statistics(round=1, values=m.payload))),

@@ -99,7 +99,7 @@ def test_an_adversary_sees_what_combiners_decode(compression):
         other = random.standard_normal(packed.payload.size).astype(np.float32)
         room = np.empty(second.most_elements(LAYOUT, 0), np.float32)
         words = second.encode(LAYOUT, 0, packed.mask, other, room)
-        (part,) = packer.replaced(packed, other).parts
+        (part,) = packer.crafted(packed, other).parts
         np.testing.assert_array_equal(part.payload, words)
         np.testing.assert_array_equal(packer.memory.values, kept)
         seen += 1

@@ -201,7 +201,7 @@ def test_an_update_that_an_adversary_replaces_is_encoded_once(kind):
         trainer.x += generator.standard_normal(layout.size).astype(np.float32)
         packed = packer.pack(trainer, base, round, 0)
         other = generator.standard_normal(packed.payload.size).astype(np.float32)
-        part = packer.encode(packer.replaced(packed, other), 0)
+        part = packer.encode(packer.crafted(packed, other), 0)
         room = np.empty(codec.most_elements(layout, 0), np.float32)
         np.testing.assert_array_equal(part.payload, codec.encode(layout, 0, packed.mask, other, room))
         there = layout.spread(packed.mask)

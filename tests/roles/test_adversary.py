@@ -17,11 +17,11 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import (
     Absent,
     Copy,
+    CraftedUpdate,
     Description,
     Flag,
     ModelPartition,
     Peer,
-    Replacement,
     Statistics,
     WriteCheckpoint,
 )
@@ -131,7 +131,7 @@ def test_an_attack_gets_the_participants_of_one_combiner(tmp_path, probe, valida
                 np.testing.assert_array_equal(row[LAYOUT.spread(shown.mask)], shown.values)
                 assert not row[~LAYOUT.spread(shown.mask)].any()
         crafted += context.f
-    replaced = [m for who, _, m in noted if who == ADVERSARY and isinstance(m, Replacement) and m.mask is not None]
+    replaced = [m for who, _, m in noted if who == ADVERSARY and isinstance(m, CraftedUpdate) and m.mask is not None]
     assert len(replaced) == crafted
     assert max(int(context.state["rounds"]) for *_, context in probe) > 2, "its state is kept"
     assert len({int(context.round) for *_, context in probe if context.n < len(shares[0])}) > 1, "some are absent"
@@ -334,7 +334,7 @@ def test_an_answer_that_cannot_be_used_ends_the_run(tmp_path, name):
 
     def tampered(me, to, envelope):
         message = envelope.message
-        return [change(envelope) if isinstance(message, Replacement) and message.mask is not None else envelope]
+        return [change(envelope) if isinstance(message, CraftedUpdate) and message.mask is not None else envelope]
 
     run = game(Ipm(rate=0.34), workers=3)
     (bad,) = attackers(run.attack, 3, run.seed)

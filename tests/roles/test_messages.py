@@ -107,7 +107,11 @@ def header_with(message, note):
         (StepsAnswer(round=1, k=1, steps=2), b'{"k":1}', "steps: Field required"),
         (StepsAnswer(round=1, k=1, steps=2), b'{"k":1,"steps":"2"}', "steps: Input should be a valid integer"),
         (StepsAnswer(round=1, k=1, steps=2), b'{"k":true,"steps":2}', "k: Input should be a valid integer"),
-        (Read(number=1, shard=0, base=0, epoch=1), b'{"epoch":-1}', "epoch: Input should be greater than or equal"),
+        (
+            Read(number=1, shard=0, base_version=0, epoch=1),
+            b'{"epoch":-1}',
+            "epoch: Input should be greater than or equal",
+        ),
         (PartWritten(position=1, checksum="x"), b"{", "Invalid JSON"),
         (PartWritten(position=1, checksum="x"), b"[]", "Input should be an object"),
         (Leave(steps=1, updates=2), b'{"steps":1,"updates":null}', "updates: Input should be a valid integer"),

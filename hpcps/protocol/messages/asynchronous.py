@@ -14,16 +14,20 @@ class ModelReply(Message, code=35, kind="MODEL", sender="server", receiver="work
     """The server's shard of the model, as the answer to a request; with `Flag.DIFFERENCE` as a difference.
 
     Attributes:
-        request: which of the receiver's requests it answers; 0: the model at the start.
-        shard: the number of the server.
-        version: how many updates the model holds.
-        position: the position in the log of the entry that it answers.
-        epoch: the coordinator's epoch, as far as the log knows.
-        flags: see `Flag`.
+        request: the number of the receiver's request that it answers, from 1; 0: the model with which the run begins or
+            resumes. In the last model, which all readers get, that of the coordinator's request.
+        shard: the index of the server.
+        version: the number of `ApplyUpdate` and `UpdateEntry` entries that the servers have executed as updates, up to
+            `position`, also those of which no block was applied. They execute a refused update as a `Read`, which does
+            not count, and a validator that rejects all blocks sends a `Read`.
+        position: the position in the log of the entry that it answers, from 1; for request 0 that of the last entry
+            executed, which is 0 in a new run.
+        epoch: the epochs of the coordinator's own steps that are over, by its entries up to `position`.
+        flags: `Flag.LAST`, `Flag.DIFFERENCE`, or none.
         applied: the blocks of the shard to which values of the entry were added `[B]`; the optimizer of the servers may
-            change others, too. None if it is no update.
-        values: the elements of the shard, or what the compressor made of their difference; none in the last model of a
-            role that does not need it.
+            change others, too. None if the entry is no update, or was refused. No role uses it so far.
+        values: the elements of the shard `[m]`, or what the compressor made of their difference; no elements in the
+            last model, except to the coordinator.
     """
 
     request: Annotated[int, HeaderField.ROUND]
@@ -41,15 +45,15 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
     """The worker's update; after it, the worker gets the model.
 
     Attributes:
-        request: the number of the worker's request for the model.
-        base: the version of the model from which the update was made.
+        request: the number of the worker's request for the model, from 1; a resumed run begins again with 1.
+        base_version: the version of the model from which the update was made, see `ModelReply`.
         rate: the learning rate of its local step, for rules that compensate delays; else 0.
-        mask: the blocks that are sent `[B]`.
+        mask: the blocks of the model that are sent `[B]`.
         values: these blocks, or what the compressor made of them.
     """
 
     request: Annotated[int, HeaderField.ROUND]
-    base: Annotated[int, HeaderField.VERSION]
+    base_version: Annotated[int, HeaderField.VERSION]
     mask: Mask
     rate: float = 0.0
     values: Vector
@@ -60,7 +64,8 @@ class NoUpdate(Message, code=37, kind="ABSENT", sender="worker", receiver="valid
     """The worker has no update in this cycle; it gets the model unless `asynchronous.absent = "accumulate"`.
 
     Attributes:
-        request: the number of the worker's request for the model; with "accumulate" that of its last one.
+        request: the number of the worker's request for the model, from 1; with "accumulate" that of its last one, which
+            is 0 before the first.
     """
 
     request: Annotated[int, HeaderField.ROUND]
@@ -71,19 +76,21 @@ class SubmittedEntry(Message):
     """An entry of the log, to each server: all servers execute it at the same position.
 
     Attributes:
-        number: the submitter's count of its entries, from 1.
-        shard: the number of the server.
-        base: the version of the model from which an update was made; it has no effect in other entries.
+        number: the submitter's count of its entries, from 1; a resumed run begins again with 1.
+        shard: the index of the server.
+        base_version: the version of the model from which an update was made; it has no effect in other entries.
         epoch: the epochs of the submitter's own steps that are over; 0 in the `Stop` of a worker.
-        rate: the learning rate of an update, see `UpdateRequest`; if a validator filtered it, `asynchronous.alpha`
-            multiplies it, as it multiplies the values.
-        request: which of the reader's requests the model answers; None: a worker submits it, and `number` says so.
-        worker: from a validator: the worker that reads the model; None if the validator itself does.
+        rate: the learning rate of an update, see `UpdateRequest`; from a validator it is multiplied by the same
+            `asynchronous.alpha` as the values. It has no effect in other entries.
+        request: from a validator: the number of the reader's request that the model answers. None from a worker, which
+            is the reader itself: `number` is also that of its request.
+        worker: from a validator: the index of the worker that reads the model; None if the validator itself does. Also
+            None from a worker.
     """
 
     number: Annotated[int, HeaderField.ROUND]
     shard: int
-    base: Annotated[int, HeaderField.VERSION]
+    base_version: Annotated[int, HeaderField.VERSION]
     epoch: Count
     rate: float = 0.0
     request: Count | None = None
@@ -98,7 +105,7 @@ class ApplyUpdate(
 
     Attributes:
         mask: the blocks of the shard that are applied `[B]`.
-        values: these blocks, as the rule leaves them.
+        values: these blocks as the rule leaves them, multiplied by `asynchronous.alpha` of the epoch.
     """
 
     mask: Mask
@@ -143,12 +150,13 @@ class Ordered(Message, code=10, kind="ORDER", sender="server 0", receiver="other
     """The position of an entry in the log; an entry of server 0 itself is a checkpoint.
 
     Attributes:
-        number: the submitter's number of the entry; 0 for a checkpoint.
-        submitter: the submitter.
+        number: the submitter's number of the entry, from 1; 0 for a checkpoint.
+        submitter: the role that has sent the entry to all servers; server 0 for a checkpoint.
         position: the position of the entry in the log, from 1.
-        version: how many updates the model holds with it.
-        epoch: the coordinator's epoch, as far as the log knows.
-        flags: those of a checkpoint.
+        version: that of the model after the entry, see `ModelReply`. If the entry is an update and this is also the
+            version before it, server 0 has refused the update: all servers execute it as a `Read`.
+        epoch: the epochs of the coordinator's own steps that are over, by its entries up to this one.
+        flags: those of a checkpoint; none for other entries.
     """
 
     number: Annotated[int, HeaderField.ROUND]

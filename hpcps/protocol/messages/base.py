@@ -43,7 +43,7 @@ class Flag(IntFlag):
     SUSPEND = 8
     """Every role ends after that checkpoint."""
     EVERYONE = 16
-    """With a quorum: the round that begins with the model waits for every worker that is not lost."""
+    """With a quorum: the round that begins with the model waits for every worker."""
     DIFFERENCE = 32
     """The payload is the encoded difference to the model that the receiver got last."""
 
@@ -88,7 +88,8 @@ class Message:
     of the note that has its default is left out. `values`, if there is such a field, is the payload.
 
     Shapes: `[d]` is the whole model, `[m]` a part of it, `[k]` the BatchNorm statistics, `[B]` a bit for each block of
-    the part that the message is about. Flags "of checkpoints" are `Flag.SNAPSHOT` and `Flag.SUSPEND`.
+    the part that the message is about. Flags "of checkpoints" are `Flag.SNAPSHOT` and `Flag.SUSPEND`. Rounds, cycles
+    and indices count from 0. In `values`, the blocks that `mask` selects are one after another, without the others.
 
     A payload is float32. Its sender must not change it before the receiver has answered, and the receiver must not
     write to it. So a received payload is valid and constant until then:

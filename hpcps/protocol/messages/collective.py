@@ -14,8 +14,8 @@ class InitialWeights(Message, code=39, kind="INIT", sender="worker", receiver="n
     """The initial weights, which go from worker to worker once.
 
     Attributes:
-        steps_per_epoch: the batches of the coordinator in an epoch.
-        statistics: whether BatchNorm statistics are averaged.
+        steps_per_epoch: the number of the coordinator's batches in an epoch.
+        statistics: whether evaluations use the mean of all workers' BatchNorm statistics.
         values: the weights `[d]`.
     """
 
@@ -30,10 +30,10 @@ class RingPiece(Message):
 
     Attributes:
         round: the round.
-        chunk: the number of the chunk.
-        piece: the number of the piece within the chunk.
-        flags: what the checkpoint coordinator says of checkpoints, as far as the sender has heard of it.
-        values: the elements of the piece.
+        chunk: the index of the chunk. There is one for each worker: its sum begins at the worker of this index.
+        piece: the index of the piece within the chunk.
+        flags: those of checkpoints that worker 0 has set for this round, as far as the sender has heard of them.
+        values: the elements of the piece: of a sum, or of the next model.
     """
 
     round: int
@@ -45,10 +45,10 @@ class RingPiece(Message):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartialSum(RingPiece, code=19, kind="PARTIAL", sender="worker", receiver="next worker"):
-    """The sum of some updates.
+    """A piece of the sum of the updates of some workers: those from the worker of the chunk's index to the sender.
 
     Attributes:
-        count: the number of workers in the sum that take part in the round.
+        count: how many of these workers take part in the round; an update of another one is zero.
     """
 
     count: Annotated[int, HeaderField.INDEX]

@@ -14,11 +14,11 @@ class InitialModel(Message, code=1, kind="INIT", sender="coordinator", receiver=
     """The initial weights of the server's shard, once.
 
     Attributes:
-        shard: the number of the server.
-        layout: for each block of the whole model its name and its shape, in order.
-        steps_per_epoch: the batches of the coordinator in an epoch.
-        statistics: whether BatchNorm statistics are averaged.
-        values: the weights `[m]`.
+        shard: the index of the server.
+        layout: for each block of the whole model, in order, its name and its shape, as `[name, shape]`.
+        steps_per_epoch: the number of the coordinator's batches in an epoch.
+        statistics: whether evaluations use the mean of all workers' BatchNorm statistics.
+        values: the weights of the shard `[m]`.
     """
 
     shard: int
@@ -46,7 +46,7 @@ class Statistics(Message, code=6, kind="STATISTICS", sender="worker", receiver="
 
     Attributes:
         round: the round that began with that model.
-        values: the statistics `[k]`.
+        values: the running means and variances of all BatchNorm layers `[k]`.
     """
 
     round: int
@@ -65,7 +65,7 @@ class WriteCheckpoint(
     worker that still makes its answer writes its part once that is made, and may send all of its partitions.
 
     Attributes:
-        position: the round that begins after it; asynchronous: the position in the log.
+        position: the round that begins after the checkpoint; asynchronous: its position in the log, from 1.
         flags: those of checkpoints.
     """
 
@@ -80,8 +80,8 @@ class PartWritten(
     """A part of a checkpoint is written.
 
     Attributes:
-        position: the round that begins after it; asynchronous: the position in the log.
-        checksum: the checksum of the part as it was written.
+        position: that of the checkpoint, see `WriteCheckpoint`.
+        checksum: the SHA-256 of the file of the part, in hexadecimal digits.
     """
 
     position: Annotated[int, HeaderField.ROUND]
@@ -89,15 +89,15 @@ class PartWritten(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Copy(Message, code=15, kind="COPY", sender="worker", receiver="adversary", answer="Replacement"):
+class Copy(Message, code=15, kind="COPY", sender="worker", receiver="adversary", answer="CraftedUpdate"):
     """A copy of the update that the worker is about to send.
 
     Attributes:
         round: the round, or the worker's cycle.
-        flags: those that the worker sends with the update.
-        mask: the blocks that are sent `[B]`.
+        flags: those that the worker sends with the update; none in an asynchronous run.
+        mask: the blocks of the model that are sent `[B]`.
         epoch: the epochs of the run that are over, as far as the worker knows; None if they follow from the round.
-        values: these blocks, of the whole vector; if an attack acts on encodings, what combiners would decode of them.
+        values: these blocks; if the attack acts on encodings, as combiners would decode them.
     """
 
     round: int
@@ -108,13 +108,14 @@ class Copy(Message, code=15, kind="COPY", sender="worker", receiver="adversary",
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Replacement(Message, code=16, kind="REPLACEMENT", sender="adversary", receiver="worker"):
-    """What the worker sends instead of the update that it has shown.
+class CraftedUpdate(Message, code=16, kind="REPLACEMENT", sender="adversary", receiver="worker"):
+    """What the worker sends instead of the update that it has shown, or that it sends the update as it is.
 
     Attributes:
-        round: the round, or the worker's cycle; 0 in an asynchronous run if the adversary could not read the copy.
-        mask: the blocks that are sent `[B]`; None: the worker sends its update as it is.
-        values: these blocks.
+        round: that of the `Copy`; if the adversary could not read the copy, its own round, or 0 in an asynchronous run.
+        mask: the blocks that are sent `[B]`, which must be those of the `Copy`: else the worker ends with a `RunError`.
+            None, as are the values: the worker sends its update as it is, whatever the round says.
+        values: these blocks, with the values of the attack, in the form of the `Copy`.
     """
 
     round: int
@@ -129,7 +130,7 @@ class RunEnds(Message, code=31, kind="STOP", sender="server 0", receiver="other 
     Synchronous with a policy of local steps, to all of them: it ends before this round. Asynchronous, to the adversary.
 
     Attributes:
-        round: the round that does not begin, or the position in the log.
+        round: the round that does not begin; asynchronous: the position of the `Stop` in the log, from 1.
     """
 
     round: int
@@ -142,7 +143,7 @@ class Evaluate(Message, code=21, kind="EVALUATE", sender="coordinator", receiver
     Attributes:
         round: the round or cycle of the coordinator that began with the model; of a model that the coordinator trained
             itself (`validation.evaluate`), the round or cycle in which it did.
-        values: its parameters, then its BatchNorm statistics.
+        values: its parameters, then the BatchNorm statistics to evaluate it with `[d + k]`.
     """
 
     round: int
@@ -155,13 +156,15 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
 
     Attributes:
         round: that of the `Evaluate`.
-        finite: whether all outputs were finite.
-        accuracy: the share of the samples that are classified rightly, 0 to 1.
+        finite: whether all outputs of the network were finite.
+        accuracy: the fraction of the samples that are classified rightly, 0 to 1; one whose outputs are not finite
+            counts as wrong.
         loss: the mean loss of the samples; `inf` if it is not finite.
         samples: the number of test samples; of a text, of its bytes.
-        perplexity: of a text; None for other data.
-        top5: the share of the samples whose class is among the five with the largest outputs, 0 to 1.
-        class_accuracy: the accuracy of each class, by its number; None for a class without samples.
+        perplexity: of a text: the exponential of the mean loss; None for other data.
+        top5: the fraction of the samples whose class is among the five with the largest outputs, 0 to 1.
+        class_accuracy: the accuracy of each class, 0 to 1, by its index in decimal digits; None for a class without
+            samples.
     """
 
     round: int
@@ -188,7 +191,7 @@ class NotEvaluated(Message, code=32, kind="EVALUATED", sender="evaluator", recei
 
     Attributes:
         round: that of the `Evaluate`.
-        reason: why.
+        reason: why, for people.
     """
 
     round: int
@@ -213,7 +216,7 @@ class ClockQuestion(
     """A request for the receiver's clock, with which a traced run compares the clocks of its hosts.
 
     Attributes:
-        number: the number of the question.
+        number: the index of the question among those that the sender asks in a row.
     """
 
     number: Annotated[int, HeaderField.ROUND]
@@ -225,7 +228,7 @@ class ClockReading(Message, code=34, kind="CLOCK", sender="rank 0", receiver="on
 
     Attributes:
         number: that of the question.
-        clock: the seconds of the monotonic clock.
+        clock: the seconds that the sender's monotonic clock showed when the sender handled the question.
     """
 
     number: Annotated[int, HeaderField.ROUND]

@@ -14,15 +14,18 @@ class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="aggre
     """A tensor that is exchanged from now on.
 
     Attributes:
-        key: its number, in the order of declaration.
+        key: its index in the order of declaration.
         name: its name.
         dtype: the type of its elements, one of `elements.TYPES`.
         shapes: the shape of each of its blocks.
-        reduction: how the tensors of all processes are combined; see `reduction.Reduction`.
+        reduction: how the tensors of all processes are combined: `sum`, `mean`, `accumulate` (from an asynchronous
+            optimizer, see `reduction.ACCUMULATE`), or the table of a rule, which may have the keys `attack`, `seed` and
+            `compression`; see `reduction.Reduction`.
         whole: whether one aggregator combines all of it at once, also if it could be divided.
-        bucket: the number of its bucket.
-        parts: the number of its parts.
-        line: the line of the script that declared it, for messages; empty if it is not known.
+        bucket: the index of its bucket: a small tensor shares one with others, and a large tensor has one of this index
+            at each of its aggregators.
+        parts: in how many parts it is divided among the aggregators; some may have no elements, and are left out.
+        line: the file and line of the script that declared it, for messages; empty if it is not known.
     """
 
     key: Annotated[int, HeaderField.INDEX]
@@ -41,9 +44,9 @@ class Span(Message):
     """Slots of a bucket in a row: each slot is a part of a tensor; see `session/buckets.py`.
 
     Attributes:
-        bucket: the number of the bucket.
-        first: the first slot.
-        slots: only its length counts: the number of slots.
+        bucket: the index of the bucket, at the aggregator that sends or gets the message.
+        first: the index of the first slot in that bucket.
+        slots: a bit for each slot of the span, all of them set: only its length counts.
     """
 
     bucket: Annotated[int, HeaderField.INDEX]
@@ -61,9 +64,11 @@ class Given(Span):
     """What a worker says of the tensors in a span.
 
     Attributes:
-        calls: for each tensor without a name: its slot, and its number, from 1, among those of its type, shape and
-            reduction that the script has given without a name. It must be the same on all workers.
-        absent: for each tensor with blocks that the worker does not have: its slot, and these blocks.
+        calls: for each tensor without a name: the index of its slot in the bucket, and its number, from 1, among those
+            of its type, shape and reduction that the script has given without a name. It must be the same on all
+            workers.
+        absent: for each slot of a tensor with blocks that the worker does not have: the index of the slot in the
+            bucket, and the indices of these blocks in the whole tensor, also if the slot is a part of it.
     """
 
     calls: tuple[tuple[Count, Count], ...] = ()
@@ -75,7 +80,8 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="agg
     """The tensors in a span.
 
     Attributes:
-        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them.
+        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them. An
+            encoded tensor has a bucket of its own, with one slot.
     """
 
     values: Vector
@@ -91,7 +97,8 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
     """The results of the tensors in a span.
 
     Attributes:
-        unused: for each tensor with blocks that no worker has: its slot, and these blocks.
+        unused: for each slot of a tensor with blocks that no worker has: the index of the slot in the bucket, and the
+            indices of these blocks in the whole tensor, also if the slot is a part of it.
         values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them.
     """
 
@@ -106,10 +113,11 @@ class WhoIsMissing(Span, code=43, kind="QUERY", sender="worker", receiver="aggre
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Missing(Span, code=44, kind="ANSWER", sender="aggregator", receiver="worker"):
-    """The workers that have not sent a slot.
+    """The workers that have not sent the first slot of the span.
 
     Attributes:
-        waiting_for: their names; none if the aggregator has not heard of the bucket, or answers each worker alone.
+        waiting_for: their names, such as `worker-3`; none if the aggregator has not heard of the bucket, or answers
+            each worker alone.
     """
 
     waiting_for: tuple[str, ...]
@@ -120,7 +128,7 @@ class Abort(Message, code=26, kind="ABORT", sender="every process", receiver="ev
     """The session cannot go on.
 
     Attributes:
-        reason: why.
+        reason: why, for people.
     """
 
     reason: str
@@ -131,8 +139,8 @@ class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="ev
     """The process has ended its script.
 
     Attributes:
-        steps: the steps of the script, without those that a process may take alone; 0 from a server.
-        updates: the steps of its optimizers, also those in which nothing is exchanged; 0 from a server.
+        steps: the number of steps of the script, without those that a process may take alone; 0 from a server.
+        updates: the number of steps of its optimizers, also of those in which nothing is exchanged; 0 from a server.
     """
 
     steps: int
@@ -144,7 +152,7 @@ class Failed(Message, code=45, kind="LEAVE", sender="every process", receiver="e
     """The script of the process has failed, in place of `Leave`.
 
     Attributes:
-        error: how.
+        error: the text of the error, for people.
     """
 
     error: str

@@ -25,12 +25,15 @@ class ModelPartition(
 
     Attributes:
         round: the round that begins with the model.
-        shard: the number of the server.
-        partition: the number of the partition among those of the server.
-        flags: see `Flag`.
-        epoch: the epochs that have ended when the round begins, if an attack begins at an epoch; with a policy of local
-            steps from server 0 alone; else None.
-        progress: the epochs of the run so far, such as 3.4, from server 0 with a policy of local steps; else None.
+        shard: the index of the server.
+        partition: the index of the partition among those of the server.
+        flags: receivers unite those of all partitions of a model. Those of checkpoints come from server 0 alone. With a
+            policy of local steps `Flag.LAST` and `Flag.STATISTICS` may do so, too, as the others do not count epochs.
+        epoch: the epochs of the run that are over when the round begins. With a policy of local steps it comes from
+            server 0, and is None from the others; without one it comes from every server if the attack has
+            `from_epoch` > 0, else it is None.
+        progress: with a policy of local steps, from server 0: the epochs of the run so far, such as 3.4, by the steps
+            that it had counted when it sent this partition; else None.
         values: the elements of the partition, or what the compressor made of their difference.
     """
 
@@ -51,13 +54,14 @@ class Update(
 
     Attributes:
         round: the round of the model that it answers, which is an earlier one if the worker is late.
-        shard: the number of the receiving server; 0 to a validator, which gets the whole update.
-        partition: the number of the partition, in the order in which they are sent to the receiver.
-        flags: those of checkpoints, of the model that it answers.
+        shard: the index of the receiving server; 0 to a validator, which gets the whole update.
+        partition: the index of the partition, in the order in which they are sent to the receiver.
+        flags: those of checkpoints, of the model that it answers; none if it is sent again after a resume.
         mask: the blocks of the partition that are sent `[B]`.
         position: with `survive.workers`, to the combiner that decides who is in a round: where the worker is after this
-            update: under `data` its local steps, passes over its shard, and batches of the pass; under the name of each
-            random stream, as `stream_positions` returns it. Else None.
+            update. Under `data`: the numbers of its local steps, of its passes over its shard, and of the batches of
+            the pass under way. Under the name of each random stream of the update, such as `skipping`: numbers that
+            only `go_to_positions` interprets. Else None.
         values: these blocks, or what the compressor made of them.
     """
 
@@ -78,9 +82,10 @@ class Absent(
 
     Attributes:
         round: the round of the model that it answers; to the adversary of an asynchronous run, the worker's cycle.
-        flags: those of checkpoints, of the model that it answers.
-        abandoned: the local steps after which the worker abandoned the round; None if it did not.
-        position: as in `Update`.
+        flags: as in `Update`; none in an asynchronous run.
+        abandoned: the number of local steps after which the worker abandoned the round; None if it did not. To the
+            adversary always None.
+        position: as in `Update`; to the adversary always None.
     """
 
     round: int
@@ -96,15 +101,15 @@ class CombinedUpdate(
     """A partition of the combined update of the validator's workers.
 
     Attributes:
-        round: the round that combines it.
-        shard: the number of the server.
-        partition: the number of the partition among those of the server.
-        flags: those of checkpoints, of the model that it answers.
-        answered: in the first partition, with a quorum or `survive.workers`: the workers of this validator that get the
-            next model; else None.
-        lost: in the first partition: the workers of this validator that were lost between the closing of its last round
-            and that of this one, as often as that.
-        values: the elements.
+        round: the round in which the validator combines the updates.
+        shard: the index of the server.
+        partition: the index of the partition among those of the server.
+        flags: those of checkpoints, of the validator's model of the round.
+        answered: in the first partition, with a quorum or `survive.workers`: the indices of those of the validator's
+            workers that get the next model, in ascending order: as in `Closed`. Else None.
+        lost: in the first partition, with `survive.workers`: the indices of those of the validator's workers that were
+            lost between the closing of its last round and that of this one, as in `Closed`. Else empty.
+        values: the elements of the partition of the combined update.
     """
 
     round: int
@@ -124,8 +129,8 @@ class Credit(Message, code=13, kind="CREDIT", sender="combiner, server", receive
     before a checkpoint, and for the rest of an answer that no round combines.
 
     Attributes:
-        round: the round of the answer.
-        partitions: the number of its partitions that may be sent in all, with those that were sent before.
+        round: the round of the model that the answer is to.
+        partitions: how many partitions of the answer may be sent to this sender in all, with those that were sent.
     """
 
     round: int
@@ -139,9 +144,9 @@ class StepsQuery(Message, code=17, kind="QUERY", sender="worker, validator", rec
     One that cannot be used is answered by 0 steps.
 
     Attributes:
-        round: the round.
-        k: ESync's k, the local steps of the round so far; 0 says that the round begins, and is not answered.
-        c: ESync's c, the seconds per step of those since the last query; None with k = 0.
+        round: the round of the sender.
+        k: ESync's k, the number of local steps of the round so far; 0 says that the round begins, and is not answered.
+        c: ESync's c, the mean seconds of a local step, over those since the last query; None with k = 0.
     """
 
     round: int
@@ -156,9 +161,9 @@ class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="
     It asks after each step, or, if the policy waits, after all that it may take. The latest answer counts.
 
     Attributes:
-        round: the round.
-        k: that of the query; 0 after a query that could not be used.
-        steps: the number of further steps; 0: it sends its update.
+        round: the round to which it applies: that of the query; if the query could not be used, mostly server 0's own.
+        k: that of the query; 0 if the query could not be used.
+        steps: the number of further local steps; 0: the receiver sends its update.
     """
 
     round: int
@@ -172,12 +177,14 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
 
     Attributes:
         round: the round.
-        arrived: the workers whose answers the round combines, in order of arrival; absent ones have none to combine.
-        answered: the workers that get the next model: those, and others whose answers have come, but enter no model;
-            without those that are lost, and with replacements.
-        everyone: whether the round waited for every worker.
-        lost: the workers that were lost between the closing of the last round and that of this one, as often as that;
-            what they have sent and no round combines is dropped.
+        arrived: the indices of the workers whose answers enter the round, also of those that sent `Absent`; by the time
+            at which the first message of the answer arrived at server 0, those of the same time by index.
+        answered: the indices of the workers that get the next model, in ascending order: those in `arrived`, others
+            whose answers have come but enter no model, and replacements that have started; without those that are lost.
+        everyone: whether the round had to wait for every worker (`Flag.EVERYONE`); False also if all answered anyway.
+        lost: the indices of the workers that were lost between the closing of the last round and that of this one, in
+            ascending order; one appears once for each loss, as its replacement may be lost, too. What they have sent
+            and no round combines is dropped.
     """
 
     round: int
@@ -195,7 +202,7 @@ class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiv
     enters all shards or none.
 
     Attributes:
-        round: the round of the answer.
+        round: the round of the model that the answer is to.
         worker: the index of the worker.
     """
 
@@ -211,8 +218,10 @@ class TakePart(
 
     Attributes:
         round: the round of the first model that it gets; models of earlier rounds were for its predecessor.
-        incarnation: the number of the replacement; a message that has another one was for a predecessor, too.
-        position: where the predecessor was after its last answer that entered a round; None: at the beginning.
+        incarnation: the number of the replacement: 1 for the worker's first one. A message that has another number was
+            for a predecessor, too.
+        position: `Update.position` of the last answer of a predecessor that entered a round. None if there is none: the
+            replacement begins with the first batch, and each random stream at its beginning.
     """
 
     round: int
@@ -236,8 +245,8 @@ class SendAgain(Message, code=28, kind="OWED", sender="server 0", receiver="late
     """With a quorum, after a resume: the worker sends the answer that its part of the checkpoint contains.
 
     Attributes:
-        round: the round of the answer.
-        age: the age of the worker's model at the checkpoint, in seconds.
+        round: the round of the model that the answer is to.
+        age: seconds from the sending of that model, of its first partition to any reader, to the checkpoint.
     """
 
     round: int

@@ -71,8 +71,8 @@ class LogEntry:
         number: the submitter's count of its entries, from 1; 0 if they are not counted.
         reader: the role that gets the model.
         request: which of the reader's requests the model answers.
-        base: the model version that the update was made from.
-        epoch: the submitter's epoch.
+        base_version: the version of the model that the update was made from.
+        epoch: the epochs of the submitter's own steps that are over, see `SubmittedEntry`.
         rate: the learning rate of the update's local step, for rules that compensate delays; else 0. An APPLY's is
             multiplied by alpha, as its payload is.
         mask: the blocks of this shard, or of the model at a validator, that `payload` holds.
@@ -85,7 +85,7 @@ class LogEntry:
     number: int
     reader: Peer
     request: int
-    base: int = 0
+    base_version: int = 0
     epoch: int = 0
     mask: Mask | None = None
     payload: Vector | None = None
@@ -100,9 +100,9 @@ class LogEntry:
     def message(self, shard: int) -> SubmittedEntry:
         """Return it as a message to one server."""
         of_validator, reads_itself = self.submitter.role == "validator", self.reader == self.submitter
-        base: dict[str, Any] = {
-            "number": self.number, "shard": shard, "base": self.base, "epoch": self.epoch, "rate": self.rate,
-            "request": self.request if of_validator else None,
+        fields: dict[str, Any] = {
+            "number": self.number, "shard": shard, "base_version": self.base_version, "epoch": self.epoch,
+            "rate": self.rate, "request": self.request if of_validator else None,
             "worker": self.reader.index if of_validator and not reads_itself else None,
         }  # fmt: skip
         match self.kind:
@@ -110,10 +110,10 @@ class LogEntry:
                 assert self.mask is not None, "an update that is sent has blocks"
                 assert self.payload is not None, "an update that is sent has blocks"
                 kind = ApplyUpdate if self.kind is EntryKind.APPLY else UpdateEntry
-                return kind(**base, mask=self.mask, values=self.payload)
+                return kind(**fields, mask=self.mask, values=self.payload)
             case EntryKind.STOP:
-                return Stop(**base)
-        return Read(**base)
+                return Stop(**fields)
+        return Read(**fields)
 
     @staticmethod
     def of(source: Peer, message: SubmittedEntry, decoder: UpdateDecoder, whole: Partition) -> LogEntry:
@@ -140,7 +140,7 @@ class LogEntry:
         if source.role != "worker" and message.worker is not None:
             reader = Peer("worker", message.worker)
         return LogEntry(
-            kind, source, message.number, reader, request, message.base, message.epoch, mask, payload,
+            kind, source, message.number, reader, request, message.base_version, message.epoch, mask, payload,
             rate=message.rate,
         )  # fmt: skip
 
@@ -151,8 +151,8 @@ class LogEntry:
         if reason := reason or wrong_rate(message.rate):
             raise ValueError(reason)
         return LogEntry(
-            EntryKind.UPDATE, source, message.request, source, message.request, message.base, 0, message.mask, payload,
-            rate=message.rate,
+            EntryKind.UPDATE, source, message.request, source, message.request, message.base_version, 0, message.mask,
+            payload, rate=message.rate,
         )  # fmt: skip
 
     def fields(self) -> dict[str, object]:
@@ -181,9 +181,9 @@ class LogPosition:
     """The place of an entry in the log, and what the log knows there.
 
     Attributes:
-        index: the number of the entry in the log, from 1.
-        version: how many updates the model holds with it.
-        epoch: the coordinator's epoch, as far as the log knows.
+        index: the number of the entry in the log, from 1; 0 before the first.
+        version: that of the model after the entry, see `ModelReply`.
+        epoch: the epochs of the coordinator's own steps that are over, by its entries so far.
         submitter: the submitter of the entry; None for the initial model.
         number: the submitter's number of it.
     """
@@ -280,8 +280,8 @@ class Log:
 
     Attributes:
         submitters: the roles that submit entries.
-        index: the place of the last entry executed.
-        version: how many updates the model holds.
+        index: the place of the last entry executed; 0 in a new run.
+        version: that of the model, see `ModelReply`.
     """
 
     def __init__(self, submitters: tuple[Peer, ...]) -> None:

@@ -222,8 +222,10 @@ class AsyncServer(MessagingRole):
             return
         before = self._log.here.epoch
         self._log.count(entry)
-        if entry.kind in UPDATES and entry.base > self._log.version:
-            yield rejection(entry.reader, f"made from version {entry.base}, and the model is {self._log.version}")
+        if entry.kind in UPDATES and entry.base_version > self._log.version:
+            yield rejection(
+                entry.reader, f"made from version {entry.base_version}, and the model is {self._log.version}"
+            )
             entry = entry.refused()
         place = self._log.place(entry, self._roster.coordinator)
         for server in self._roster.all_servers()[1:]:
@@ -244,7 +246,7 @@ class AsyncServer(MessagingRole):
         """Execute an entry, and send its reader the model."""
         self.round = place.index
         # The update itself does not count: an update made from the current model is not stale.
-        staleness = max(0, place.version - 1 - entry.base)
+        staleness = max(0, place.version - 1 - entry.base_version)
         fields: dict[str, object] = {}
         applied = None
         if entry.kind in UPDATES:

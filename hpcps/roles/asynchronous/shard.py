@@ -151,7 +151,7 @@ class Applied:
     """The result of an update.
 
     Attributes:
-        mask: the blocks that were applied `[B]`; None if the update was unusable.
+        mask: the blocks that were applied `[B]`; None if the entry holds no blocks.
         weight: the factor of its staleness.
         rejections: records of the rejected blocks.
         norms: what the server optimizer says of its step.

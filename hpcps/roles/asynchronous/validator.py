@@ -178,7 +178,7 @@ class AsyncValidator(TrainingRole):
         update = filtered.entry
         kind = EntryKind.APPLY if filtered.applied.any() else EntryKind.READ
         parts = self._log.cut(self._filter.update, filtered.applied) if kind is EntryKind.APPLY else None
-        entry = self._entry(kind, update.reader, update.request, update.base)
+        entry = self._entry(kind, update.reader, update.request, update.base_version)
         yield from self._log.submit(replace(entry, rate=filtered.rate), parts)
         if filtered.rejected.any():
             yield not_finite(update.reader, filtered.rejected)
@@ -208,10 +208,10 @@ class AsyncValidator(TrainingRole):
         """The epoch that alpha follows."""
         training = self._training
         own = training.is_coordinator or self._settings.epochs == "own"
-        return self.epoch if own else training.log_epoch
+        return self.epoch if own else training.epochs_over
 
-    def _entry(self, kind: EntryKind, reader: Peer, request: int, base: int = 0) -> LogEntry:
-        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base, self.epoch)
+    def _entry(self, kind: EntryKind, reader: Peer, request: int, base_version: int = 0) -> LogEntry:
+        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base_version, self.epoch)
 
     def _handled_fields(self) -> dict[str, object]:
         return {

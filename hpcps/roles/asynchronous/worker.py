@@ -60,18 +60,18 @@ class AsyncWorker(Worker):
 
     def take_steps(self, steps: int) -> Progress:
         training, settings = self._training, self._settings
-        epoch = training.log_epoch if settings.epochs == "validator" and not training.is_coordinator else None
+        epoch = training.epochs_over if settings.epochs == "validator" and not training.is_coordinator else None
         if self._schedule is not None:
             # The run has one local step in a cycle, so this is the learning rate of the whole update.
             trainer = self._trainer
             self._rate = learning_rate(self._schedule, trainer.steps_done, trainer.steps_per_epoch, epoch)
-        relabel = self._packer.attacker.relabel(self.round, training.log_epoch)
+        relabel = self._packer.attacker.relabel(self.round, training.epochs_over)
         pull = settings.proximal.worker
         return self._trainer.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
 
     def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
-        yield from self._adversary.show(packed, self.round, epoch=self._training.log_epoch)
+        yield from self._adversary.show(packed, self.round, epoch=self._training.epochs_over)
         if not self._adversary.waiting:
             yield from self._send_update()
 
@@ -104,7 +104,11 @@ class AsyncWorker(Worker):
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
             update = UpdateRequest(
-                request=request, base=self._training.version, mask=part.mask, rate=self._rate, values=part.payload
+                request=request,
+                base_version=self._training.version,
+                mask=part.mask,
+                rate=self._rate,
+                values=part.payload,
             )
             yield Send(part.combiner, update)
 

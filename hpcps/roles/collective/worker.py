@@ -207,7 +207,7 @@ class CollectiveWorker(Worker):
         yield rejection(source, reason)
 
     def take_steps(self, steps: int) -> Progress:
-        relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
+        relabel = self._packer.attacker.relabel(self.round, self._training.epochs_over)
         return self._trainer.train(steps, relabel=relabel)
 
     def after_packing(self, packed: Packed) -> Iterator[Effect]:

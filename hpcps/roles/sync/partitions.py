@@ -63,7 +63,7 @@ class PartitionSender:
         self._training = training
         self._receivers = receivers
         self._record_round = record_round
-        self._kept: dict[Peer, deque[Update | CombinedUpdate]] = {peer: deque() for peer in receivers}
+        self._unsent: dict[Peer, deque[Update | CombinedUpdate]] = {peer: deque() for peer in receivers}
         self._credited = dict.fromkeys(receivers, WINDOW)
         # With a quorum: what server 0 says of a checkpoint to a late worker; the last one that was written.
         self._due: WriteCheckpoint | None = None
@@ -76,7 +76,7 @@ class PartitionSender:
 
     def put(self, to: Peer, answer: Update | CombinedUpdate) -> Iterator[Effect]:
         """Send the next partition, now if its receiver takes it."""
-        self._kept[to].append(answer)
+        self._unsent[to].append(answer)
         yield from self._send(to)
 
     def receive_model(self, source: Peer, model: ModelPartition) -> Iterator[Effect]:
@@ -107,7 +107,7 @@ class PartitionSender:
         yield from self.end_when_sent()
 
     def _send(self, to: Peer) -> Iterator[Effect]:
-        messages = self._kept[to]
+        messages = self._unsent[to]
         while messages and (self._due is not None or messages[0].partition < self._credited[to]):
             yield Send(to, messages.popleft())
 
@@ -133,7 +133,7 @@ class PartitionSender:
         training = self._training
         if training.stage is not Stage.SENDING:
             return
-        waiting_for = tuple(peer for peer, messages in self._kept.items() if messages)
+        waiting_for = tuple(peer for peer, messages in self._unsent.items() if messages)
         yield SetDeadline(waiting_for)
         if waiting_for:
             return

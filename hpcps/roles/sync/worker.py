@@ -79,7 +79,7 @@ class SyncWorker(Worker):
                 yield from self._go_on(event)
 
     def take_steps(self, steps: int) -> Progress:
-        relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
+        relabel = self._packer.attacker.relabel(self.round, self._training.epochs_over)
         return self._trainer.train(steps, relabel=relabel, epoch=self.rate_epoch)
 
     def after_packing(self, packed: Packed) -> Iterator[Effect]:

@@ -16,15 +16,16 @@ class Choice:
     """What becomes of an update.
 
     Attributes:
-        sent: the blocks that are sent `[B]`; none if the worker does not participate.
+        sent: the blocks that are sent `[B]`; none if the worker does not participate. Of an update that the attack
+            withholds, those that would be sent.
         withheld: whether nothing is sent, because the worker does not participate or attacks in this way.
-        lost: whether the local steps are lost, because the worker abandoned the round.
+        discarded: whether the local steps are discarded, because the worker abandoned the round.
         delay: the seconds that the experiment adds before the update is sent.
     """
 
     sent: Mask
     withheld: bool
-    lost: bool
+    discarded: bool
     delay: float
 
 
@@ -60,6 +61,6 @@ class UpdateChoice:
         return Choice(
             kept & participates,
             withheld=not participates or attacker.withholds(round, epoch),
-            lost=abandoned is not None and run.train.abandoned == "lost",
+            discarded=abandoned is not None and run.train.abandoned == "lost",
             delay=0.0 if abandoned is not None else delay,
         )

@@ -73,7 +73,7 @@ class ErrorReset(UpdateMemory):
     def take(self, trainer: Trainer, base: Vector, choice: Choice) -> Vector:
         trainer.copy_to(self.values)
         self.values -= base
-        if choice.lost:
+        if choice.discarded:
             self.values[:] = 0
         self._keeps = choice.withheld or not choice.sent.all()
         return self.values
@@ -115,7 +115,7 @@ class ErrorFeedback(UpdateMemory):
         self._grows = run.train.mode == "async" and run.asynchronous.absent == "accumulate"
 
     def take(self, trainer: Trainer, base: Vector, choice: Choice) -> Vector:
-        if not (choice.withheld and self._grows) and not choice.lost:
+        if not (choice.withheld and self._grows) and not choice.discarded:
             trainer.copy_to(self._steps)
             self._steps -= base
             self._add()

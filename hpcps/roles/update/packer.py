@@ -6,9 +6,11 @@
 4. `UpdatePartitions`: the partitions, each for one combiner
 5. `UpdateEncoder`: what the compressor makes of each
 
-The memory returns the array that it keeps, `[d]`, and the attack changes it in place. So a stage between both may only
-change blocks that are sent: of these the memory keeps nothing, or the error of their encoding; the others it keeps for
-later rounds. An attack on encodings comes last: it changes what combiners decode.
+The memory returns the array that it keeps, `[d]`, and the attack changes it in place. Once the update is packed, the
+memory releases the sent blocks: it keeps nothing of them, or the error of their encoding. It keeps the other blocks for
+later rounds, and all blocks of a withheld update, although `Choice.sent` may select some of them. So a stage between
+both may only change blocks that are sent, and must skip withheld updates. An attack on encodings comes last: it changes
+what combiners decode.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Packed:
         mask: the blocks that are sent `[B]`.
         payload: these blocks, one after another; the payloads of the partitions are parts of it.
         attacked_blocks: the attacked blocks, as a hexadecimal number, if others are sent too; else empty.
-        lost: the blocks whose error of encoding is not kept `[B]`; None for none.
+        without_feedback: the blocks whose error of encoding is not kept `[B]`; None for none.
         encoded: whether the payloads of the partitions are encoded.
     """
 
@@ -63,7 +65,7 @@ class Packed:
     mask: Mask
     payload: Vector
     attacked_blocks: str = ""
-    lost: Mask | None = None
+    without_feedback: Mask | None = None
     encoded: bool = False
 
     def fields(self) -> dict[str, object]:
@@ -117,7 +119,7 @@ class Packer:
         self._encoder = encoder = UpdateEncoder.of(run, layout, self._partitions.all, allocate)
         self.memory = UpdateMemory.of(run, layout, None if encoder is None else encoder.codec, local)
         self._resumes = run.train.mode == "sync"  # see `UpdateDecoder`
-        self._replacement: Vector | None = None
+        self._others: Vector | None = None  # see `_other_values`
 
     @property
     def residual(self) -> Vector | None:
@@ -154,7 +156,7 @@ class Packer:
         self.memory.release(sent, attacked)
         if encodes_first:
             return self._attack_encoded(packed, round, epoch)
-        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), lost=attacked & sent)
+        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), without_feedback=attacked & sent)
 
     def _packed(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
         """Return the update that the sent blocks of a vector `[d]` are."""
@@ -169,13 +171,13 @@ class Packer:
         errors = None if self.memory.errors is None else self.memory.errors[partition.columns]
         encoded = self._encoder.encode(place, part.mask, part.payload, errors)
         # An attacker does not keep what the encoding of its attack loses.
-        if errors is not None and packed.lost is not None:
-            for start, stop in partition.layout.runs(packed.lost[partition.blocks]):
+        if errors is not None and packed.without_feedback is not None:
+            for start, stop in partition.layout.runs(packed.without_feedback[partition.blocks]):
                 errors[start:stop] = 0
         return replace(part, payload=encoded)
 
-    def replaced(self, packed: Packed, payload: Vector) -> Packed:
-        """Return an update with other values, of which all are attacked.
+    def crafted(self, packed: Packed, payload: Vector) -> Packed:
+        """Return a crafted update: the one that was packed, with other values, of which all are attacked.
 
         Args:
             packed: the update that was packed last; its payload is overwritten.
@@ -185,15 +187,15 @@ class Packer:
         unpack(self._layout, payload, packed.mask, values)
         if packed.encoded:
             return self._encode_attacked(replace(packed, attacked=packed.sent), packed.mask, values)
-        return replace(self._packed(values, packed.mask, packed.sent, packed.delay), lost=packed.mask)
+        return replace(self._packed(values, packed.mask, packed.sent, packed.delay), without_feedback=packed.mask)
 
     @property
     def _other_values(self) -> Vector:
         """Memory for a vector `[d]` beside the update."""
         # Once: memory of a device is not given back before the run ends.
-        if self._replacement is None:
-            self._replacement = self._local(self._layout.size)
-        return self._replacement
+        if self._others is None:
+            self._others = self._local(self._layout.size)
+        return self._others
 
     def _attack_encoded(self, packed: Packed, round: int, epoch: int) -> Packed:
         """Encode an update, and let the attack change what combiners decode; the residual is that of an honest worker.
