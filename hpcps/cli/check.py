@@ -238,6 +238,15 @@ def _classes(run: Run) -> str:
     return ", ".join(found)
 
 
+def _losses(run: Run) -> str:
+    """Describe what becomes of lost processes, if the run survives some."""
+    if not run.survive.workers:
+        return ""
+    lost = "a lost worker" if run.topology.validators else "a lost worker other than worker 0, which evaluates,"
+    least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
+    return f"{lost} is replaced; a round needs {least} workers, or waits; any other lost process ends the run"
+
+
 def _sending(run: Run) -> str:
     return f"participation {run.communication.participation}, skip rate {run.communication.skip_rate}"
 
@@ -265,6 +274,7 @@ _ASPECTS: dict[str, Callable[[Run], str]] = {
     "training": _training,
     "classes": _classes,
     "quorum": _quorum,
+    "losses": _losses,
     "sending": _sending,
     "fidelity": _fidelity,
     "seed": lambda run: str(run.seed),

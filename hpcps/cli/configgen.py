@@ -75,7 +75,7 @@ def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: 
     """Read the host file and find the launcher that the site arguments ask for.
 
     Processes that do not use MPI start on this machine without a launcher, unless the arguments name one. On the hosts
-    of a host file, the installed launcher starts them; if none is installed, ssh starts them.
+    of a host file, the installed launcher starts them; if none is installed, or if some may be lost, ssh starts them.
 
     Args:
         args: the arguments that `add_site_arguments` added.
@@ -97,7 +97,8 @@ def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: 
         if mpi_needed or args.mpirun is not None:
             raise
         return own
-    return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options, own.launcher if here else None)
+    without_mpi, replacing = (own.launcher if ours else None for ours in (here, args.mpirun is None))
+    return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options, without_mpi, replacing)
 
 
 def _hosts_and_options(args: argparse.Namespace) -> tuple[tuple[Host, ...] | None, list[str]]:

@@ -32,7 +32,7 @@ def main() -> int:
     name = str(me or "")
     uses_mps, mps = share_gpu(plan, Path(sys.argv[1]))
     lost = LostGuards(Path(sys.argv[1])).file(name or str(os.getpid()))
-    started = stand_guard(name, lost, plan.timeout, mps)
+    started = stand_guard(name, lost, plan.silence(me), mps)
     # srun forwards SIGUSR1, but not SIGTERM. `execute` handles SIGTERM; before that, SIGTERM ends the process.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     close_input()

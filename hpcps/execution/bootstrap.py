@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -9,7 +11,7 @@ from pathlib import Path
 
 from hpcps.errors import LaunchError
 from hpcps.launch.guard import LostGuards, mpi_start
-from hpcps.launch.local_rank import OWN_RANK, planned_rank
+from hpcps.launch.local_rank import INCARNATION, OWN_RANK, planned_rank
 from hpcps.launch.plan import Plan
 from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.protocol.messages import Peer
@@ -51,6 +53,10 @@ def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> 
         plan.fingerprint,
         Rendezvous(plan_file),
         SignsOfLife(plan, plan_file, me, plan.timeout).check if me else unwatched,
+        plan.replaceable,
+        plan.silence(plan.world[min(plan.replaceable)]) if plan.replaceable else math.inf,
+        plan.leader,
+        int(os.environ.get(INCARNATION, "0")),
     )
     transport = _transport(plan)
     with ExitStack() as stack:

@@ -102,7 +102,7 @@ class DeviceBuffers:
 
     def _say(self, text: str) -> None:
         """Say something once in a launch; rank 0 does."""
-        if self.group.rank == 0 and text not in self._said:
+        if self.group.leads and text not in self._said:
             sys.stderr.write(f"hpcps: {text}\n")
             self._said.add(text)
 

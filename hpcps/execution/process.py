@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from hpcps.errors import HpcpsError, RunError, message_of
 from hpcps.execution.background import Background
@@ -30,19 +31,21 @@ from hpcps.launch.local_rank import gpu_of, problems
 from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.stop import StopFile
 from hpcps.numerics.layout import private
+from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.display import ProgressDisplay
+from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.provenance import kernels, machine, of_all, provenance, provenance_of, source_state
 from hpcps.records.status import SweepProgress
 from hpcps.records.trace.clocks import Clocks
 from hpcps.records.trace.tracer import Tracer
-from hpcps.records.writer import RecordWriter
+from hpcps.records.writer import RecordWriter, elapsed_in, last_attempt
 from hpcps.roles.events import Role
 from hpcps.roles.resources import Resources
 from hpcps.transport.backoff import Backoff
-from hpcps.transport.process_group import LostError, ProcessGroup
+from hpcps.transport.process_group import DeclaredLostError, LostError, ProcessGroup
 
 _OTHERS_REPORT = 0.5
 """Seconds between a failure and the end of the process, at which MPI ends all others: the end of another process may be
@@ -56,7 +59,7 @@ def nothing() -> None:
 def collective_check(group: ProcessGroup, problem: str, report: Callable[[], None] = nothing) -> bool:
     """Exchange the problems of all processes; return whether there are none.
 
-    Rank 0 prints each problem once. The first process with a problem writes its report.
+    The leader prints each problem once. The first process with a problem writes its report.
 
     Args:
         group: the process group.
@@ -67,7 +70,7 @@ def collective_check(group: ProcessGroup, problem: str, report: Callable[[], Non
     affected = [rank for rank, text in enumerate(problems) if text]
     if group.rank in affected[:1]:
         report()
-    if affected and group.rank == 0:
+    if affected and group.leads:
         lines = dict.fromkeys(line for text in problems for line in text.splitlines())
         print("\n".join(f"hpcps: {line}" for line in lines), file=sys.stderr, flush=True)
     # No process exits before the message is printed: the launcher kills the job at the first exit.
@@ -103,12 +106,16 @@ def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: 
     _on_stop(stop.listener(plan, _stop))
     os.register_at_fork(after_in_child=_forget_stops)
     try:
-        status = _execute_runs(plan, role, stop, group, mps)
+        status = (_take_place if group.incarnation else _execute_runs)(plan, role, stop, group, mps)
         if status == 0:
             group.leave()
         return status
     except Stopped as stopped:
         return 128 + stopped.number
+    except DeclaredLostError as error:
+        say(plan.world[group.rank], error)
+        os.kill(os.getpid(), signal.SIGKILL)  # it is lost like any other, and is replaced
+        return 1
     except HpcpsError as error:
         say(plan.world[group.rank], error)
         return 1
@@ -129,7 +136,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
     with EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations:
         for planned in plan.runs:
             if group.share(stop.requested()):
-                if group.rank == 0:
+                if group.leads:
                     print("hpcps: stopped; start it again to go on", flush=True)
                     stop.clear()
                 break
@@ -141,6 +148,32 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
                 context.report(None, "exchange", error)
                 raise
     return 0
+
+
+def _take_place(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool) -> int:
+    """Execute the role of a lost process, in the run of its launch, from where a combiner says."""
+    if not group.joins_in_time():
+        return 0
+    context = ProcessContext(plan.runs[0], plan.world, group.rank, socket.gethostname(), mps=mps)
+    peer = context.peer
+    assert peer is not None, "the run has it, and has lost it"
+    buffers = DeviceBuffers(plan, group).choose(context.run)
+    try:
+        with _confined():
+            resources = Resources(private, private, private, context.threads, None)
+            role_ = make_role(context.run, peer, resources, group.incarnation)
+        own = record_file(context.directory.path, str(peer))
+        lines = prefix_of(own) if own.exists() else Prefix(0)
+        leads = record_file(context.directory.path, str(plan.world[group.leader]))
+        part, attempt = CheckpointPart(State(), lines, elapsed_in(leads)), max(1, last_attempt(leads))
+    except Exception as error:
+        context.report(None, "start", error)
+        raise RunError(context.failed(None, "start", error)) from error
+    driver = _perform(role_, context, part, attempt, stop, group, None, None, buffers, None)
+    if driver is None:
+        return 1
+    group.settle()
+    return int(_end(context, driver, group, time.monotonic()) == "failed")
 
 
 def _coordinator(plan: Plan) -> Rank:
@@ -173,7 +206,7 @@ def _execute_run(
     buffers = devices.choose(context.run)
     group.exchange(buffers.link)
     try:
-        if context.me.rank == 0:
+        if group.leads:
             _prepare(context, group)
         if buffers.refusal:
             raise RunError(buffers.refusal)
@@ -190,46 +223,58 @@ def _execute_run(
         report = partial(context.report, None, "start", error)
     if not collective_check(group, problem, report):
         return False
-    loaded = group.collect(json.dumps(kernels()))  # the roles have loaded the libraries
-    if context.me.rank == 0:
+    loaded = [text for text in group.collect(json.dumps(kernels())) if text]  # the roles have loaded the libraries
+    if group.leads:
         context.directory.extend_provenance({"kernels": of_all(map(json.loads, loaded))})
     position = resume.find(partial(collective_check, group), group.share)
-    attempt = 1 + max(map(int, group.collect(str(resume.last_attempt()))))
+    attempt = 1 + max(int(text or 0) for text in group.collect(str(resume.last_attempt())))
     part = next(iter(resume.parts.values()), None)
     if position >= 0 and not collective_check(group, restore_role(role, part)):
         return False
-    if position >= 0 and context.me.rank == 0:
+    if position >= 0 and group.leads:
         print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}", flush=True)
-    if context.me.rank == 0:
+    if group.leads:
         context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - (part.elapsed if part else 0.0)
-    suspended = False
+    driver = None
     with tracing(context, clocks) as tracer:
+        group.begin()
         if role is not None:
             driver = _perform(role, context, part, attempt, stop, group, tracer, display, buffers, evaluations)
             if driver is None:
                 return False
-            suspended = driver.suspended
         # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
         group.settle()
         compare(clocks, tracer)
-    if group.share(suspended):
-        return True
-    finished = _finish(context, time.monotonic() - began, group)
-    if display and finished:
+    ended = _end(context, driver, group, began)
+    if display and ended == "done":
         display.finish(context.planned.run_id)
-    return finished
+    return ended != "failed"
 
 
-def _finish(context: ProcessContext, took: float, group: ProcessGroup) -> bool:
-    """Mark the run as done; return whether it is complete."""
+def _end(
+    context: ProcessContext, driver: RoleDriver | None, group: ProcessGroup, began: float
+) -> Literal["done", "suspended", "failed"]:
+    """Mark the run as done if all its files are there, unless its roles have ended at a checkpoint.
+
+    Args:
+        context: the context of this process.
+        driver: the driver of its role; None without a role.
+        group: the process group.
+        began: when the run began, on the monotonic clock.
+    """
+    ends = group.collect("" if driver is None else driver.end)
+    if "suspended" in ends:
+        return "suspended"
+    finished = {str(context.world[rank]) for rank, end in enumerate(ends) if end == "finished"}
     problem, report = "", nothing
-    if context.me.rank == 0:
+    if group.leads:
         try:
-            context.directory.finish(took, context.everyone)
+            names = (name for name in context.everyone if name in finished)  # the others were lost
+            context.directory.finish(time.monotonic() - began, names)
         except HpcpsError as error:
             problem, report = context.failed(None, "finish", error), partial(context.report, None, "finish", error)
-    return collective_check(group, problem, report)
+    return "done" if collective_check(group, problem, report) else "failed"
 
 
 def _perform(
@@ -271,6 +316,7 @@ def _perform(
                 **role_facts(context.run, role),
                 gpu=gpu_of(me, os.environ),
                 mps=context.mps and role.device != "cpu",
+                **({"incarnation": group.incarnation} if group.incarnation else {}),
                 cpu_model=machine()["cpu"],
             )
             keep = context.run.checkpoint.keep
@@ -289,13 +335,18 @@ def _perform(
             )
             try:
                 with _confined():
-                    drive(driver, context.run.transport.timeout, group.backoff())
+                    drive(driver, context.run.transport.timeout, group.backoff(), group.is_needed)
+            except DeclaredLostError:
+                driver.kill()
+                raise
             except Stopped:
                 driver.give_up("stopped")
                 raise
             except (Exception, SystemExit) as error:
                 driver.give_up("failed", error)
                 raise
+    except DeclaredLostError:
+        raise
     except (Exception, SystemExit) as error:  # a plugin may call sys.exit
         round, phase = (driver.round, driver.phase) if driver else (role.round, "start")
         sys.stderr.write(f"hpcps: {context.failed(round, phase, error)}\n")
@@ -328,14 +379,23 @@ def _prepare(context: ProcessContext, group: ProcessGroup) -> None:
     directory.write_provenance(facts, code.uncommitted)
 
 
-def drive(driver: RoleDriver, timeout: float, backoff: Backoff) -> None:
+def drive(driver: RoleDriver, timeout: float, backoff: Backoff, is_needed: Callable[[], bool] = lambda: True) -> None:
     """Step the driver until its role is done; back off between events.
+
+    Args:
+        driver: the driver.
+        timeout: seconds.
+        backoff: waits.
+        is_needed: returns whether the others may still need the role; else it ends before its first round.
 
     Raises:
         RunError: nothing has arrived for `timeout` seconds.
     """
     last_event, recorded = time.monotonic(), False
     while not driver.finished:
+        if not driver.round and not is_needed():
+            driver.kill()
+            return
         if driver.step():
             backoff.reset()
             last_event, recorded = time.monotonic(), False

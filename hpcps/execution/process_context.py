@@ -34,7 +34,8 @@ class ProcessContext:
         planned: the entry of the run in the plan.
         run: the run.
         directory: the folder of the run.
-        me: the entry of the process in the plan.
+        world: the entries of all processes in the plan, by rank.
+        me: that of this process.
         host: the host of the process.
         mps: whether the process uses its GPU through MPS.
     """
@@ -53,7 +54,7 @@ class ProcessContext:
         self.planned = planned
         self.run = spread(planned_run(planned), len({member.host for member in world}))
         self.directory = RunDirectory(Path(planned.directory))
-        self.me = me
+        self.world, self.me = world, me
         self.host = host
         self.mps = mps
         self._neighbours = [member for member in world if member.host == me.host]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -267,6 +267,13 @@ class RoleDriver:
         if isinstance(arrival, Malformed):
             return replace(arrival, arrived=self._clock())
         return arrival.opened(self._role.run_id, self._record.time, self._clock())
+
+    @property
+    def end(self) -> Literal["", "suspended", "finished"]:
+        """How the role has ended; empty if it has not."""
+        if not self.finished:
+            return ""
+        return "suspended" if self.suspended else "finished"
 
     def record_wait(self) -> None:
         """Record the peers that the role waits for."""

@@ -27,7 +27,7 @@ _TASKS = (
 `mpirun` in a job of Slurm starts its own processes with `srun`, so the variables of MPI count before those of Slurm.
 """
 _OF_ONE_PROCESS = re.compile(
-    r"HPCPS_(PLAN|RANK|JOINED)"
+    r"HPCPS_(PLAN|RANK|INCARNATION|JOINED)"
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
     r"|HYDI_CONTROL_FD|MPI_LOCALN?RANK(S|ID)|PALS_(LOCAL_)?RANKID"
     r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|HOSTNAME|SPAWNED|UNIVERSE_SIZE|CONTROL_PORT|SHARED_SECRET|LOCAL_(RANK|SIZE))"

@@ -58,6 +58,7 @@ def lost_guards(plan: Plan, lost: LostGuards) -> list[ProcessDeath]:
     """Return the process whose guard was killed first, alone or with the launcher's process on its host; or nothing."""
     members = {str(member): member for member in plan.world}
     gone = [members[name] for name in lost.processes() if name in members]
+    gone = [member for member in gone if member.rank not in plan.replaceable]
     if not gone:
         return []
     first = gone[0]

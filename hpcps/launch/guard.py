@@ -429,7 +429,10 @@ class LostGuards:
 
     def processes(self) -> list[str]:
         """Return the processes that lost their guards, in order of time."""
-        found = [(file.stat(), file.name) for file in self._files()]
+        found = []
+        for file in self._files():
+            with suppress(OSError):  # its guard has just removed it
+                found.append((file.stat(), file.name))
         return [name for facts, name in sorted(found, key=lambda each: each[0].st_mtime_ns) if facts.st_size]
 
     def guarded(self) -> set[str]:

@@ -18,6 +18,9 @@ from hpcps.launch.plan import Plan, Rank
 OWN_RANK = "HPCPS_RANK"
 """The variable in which our own starter, or a user, sets the rank."""
 
+INCARNATION = "HPCPS_INCARNATION"
+"""The variable in which our own starter says how many processes had this rank before, if some had."""
+
 PLAN = "HPCPS_PLAN"
 """The variable with the path of the plan, which `hpcps launch` sets for a person's own script."""
 

@@ -120,6 +120,30 @@ class Plan:
         """The longest `transport.timeout` of the runs, in seconds."""
         return max((float(run.spec["run"]["transport"]["timeout"]) for run in self.runs), default=math.inf)
 
+    @property
+    def replaceable(self) -> frozenset[int]:
+        """The ranks that the launch may lose: those that `[survive]` names, without the one that evaluates."""
+        if not self.runs or self.script is not None or not self._survive.get("workers"):
+            return frozenset()
+        evaluates = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
+        return frozenset(m.rank for m in self.world if m.role == "worker" and str(m) not in evaluates)
+
+    @property
+    def leader(self) -> int:
+        """The first rank that it may not lose."""
+        return next((member.rank for member in self.world if member.rank not in self.replaceable), 0)
+
+    def silence(self, member: Rank | None) -> float:
+        """Return the seconds without a sign of life after which the guard of a process ends it."""
+        replaceable = member is not None and member.rank in self.replaceable
+        return float(self._survive["after"]) if replaceable else self.timeout
+
+    @property
+    def _survive(self) -> Mapping[str, Any]:
+        run: Mapping[str, Any] = self.runs[0].spec["run"]
+        settings: Mapping[str, Any] = run.get("survive", {})  # a plan of an earlier version has none
+        return settings
+
     def write(self, path: Path) -> None:
         """Write the plan atomically: under its name, readers only ever find a complete file."""
         body = self._body()

@@ -25,7 +25,6 @@ from hpcps.records.locate import absolute, run_folder
 
 if TYPE_CHECKING:
     from hpcps.spec.point import Point
-    from hpcps.spec.schema import Run
     from hpcps.spec.transport import Transport
 
 
@@ -40,6 +39,7 @@ class Site:
         hostfile: the file that lists the hosts, for messages.
         options: further options of the launcher.
         without_mpi: the launcher of processes that do not use MPI; None for the same launcher.
+        replacing: the launcher of processes that may be lost and are replaced; None for the same launcher.
     """
 
     launcher: Launcher
@@ -48,6 +48,7 @@ class Site:
     hostfile: Path | None = None
     options: Sequence[str] = ()
     without_mpi: Launcher | None = None
+    replacing: Launcher | None = None
 
 
 def prepare(
@@ -63,7 +64,8 @@ def prepare(
     """Plan and render the launches that run the given points.
 
     Points that share topology and threads form one launch and run back to back, because starting the processes takes
-    longer than many small runs. Further launches get the name of the configfile with `-2`, `-3`, …
+    longer than many small runs; but a run that survives lost processes has a launch of its own. Further launches get
+    the name of the configfile with `-2`, `-3`, …
 
     Args:
         points: the points to run.
@@ -80,10 +82,12 @@ def prepare(
     """
     results, configfile = absolute(results), absolute(configfile)
     launches = []
-    ordered = sorted(points, key=lambda point: (launch_kind(point.run), point.index))
-    groups = [list(group) for _, group in groupby(ordered, key=lambda point: launch_kind(point.run))]
+    ordered = sorted(points, key=lambda point: (launch_kind(point), point.index))
+    groups = [list(group) for _, group in groupby(ordered, key=lambda point: launch_kind(point))]
     for number, group in enumerate(sorted(groups, key=lambda group: group[0].index), 1):
         run = group[0].run
+        if trace and run.survive.workers:
+            raise LaunchError("a run over processes that survives their loss cannot be traced: leave --trace out")
         if run.transport.in_process:
             raise LaunchError(
                 f"point {group[0].index} ({group[0].label}) has transport {run.transport.kind}, which needs no "
@@ -107,7 +111,8 @@ def prepare(
             elsewhere=elsewhere,
             helper_variables=helper_variables() if site.hosts else {},
         )
-        launcher = site.launcher if job.plan.mpi else site.without_mpi or site.launcher
+        other = site.replacing if job.plan.replaceable else site.without_mpi
+        launcher = site.launcher if job.plan.mpi else other or site.launcher
         if gpu_mpi.wanted(point.run for point in group):
             job = gpu_mpi.with_gpu_mpi(job, launcher)
         launches.append(launcher.launch_of(job))
@@ -122,11 +127,13 @@ def launch_folder(results: Path, experiment: str, environment: Mapping[str, str]
     return absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
 
 
-def launch_kind(run: Run) -> str:
+def launch_kind(point: Point) -> str:
     """Return the settings that all runs of one launch must share, as a text."""
+    run = point.run
     transport = run.transport.model_dump(mode="json", exclude={"timeout"})
     settings = [transport, run.topology.model_dump(mode="json"), run.train.threads]
-    return json.dumps([*settings, *(["adversary"] if run.has_adversary else [])], sort_keys=True)
+    further = [*(["adversary"] if run.has_adversary else []), *([point.run_id] if run.survive.workers else [])]
+    return json.dumps([*settings, *further], sort_keys=True)
 
 
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:

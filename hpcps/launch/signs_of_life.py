@@ -57,6 +57,7 @@ class SignsOfLife:
         guards = LostGuards(plan_file)
         self._files = {rank: guards.file(str(rank)) for rank in plan.world if rank != observer}
         self._own, self._renews = guards.file(str(observer or _SUPERVISOR)), observer is None
+        self._replaceable = plan.replaceable
         self._timeout, self._clock, self._reach = timeout, clock, reach
         # A guard looks at its process at least once between two looks at its file.
         self._interval = 2 * look_interval(plan.timeout)
@@ -95,6 +96,8 @@ class SignsOfLife:
             if sign is None or sign != self._signs.get(rank):
                 self._signs[rank], self._silence[rank] = sign, 0.0
                 continue
+            if rank.rank in self._replaceable and most == math.inf:
+                continue  # its guard ends it, or the transport finds that its host is gone
             self._silence[rank] += passed
             if self._silence[rank] > min(self._timeout, most) and _time_of(file, fresh=True) == sign:
                 host = socket.gethostname() if rank.host == "localhost" else rank.host

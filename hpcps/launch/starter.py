@@ -3,6 +3,9 @@
 The first process that fails ends the others, as under `mpirun`. On each other host, an agent such as ssh runs a second
 starter, which reads commands from its standard input: each byte is the number of a signal for its processes. The end of
 the input ends the processes, because nothing else would end them if the connection or this starter is lost.
+
+With `--plan`, a process that is killed does not end the others if the plan permits the loss: the starter starts it
+again, with the number of the replacement in its environment. A process that ends with an error has failed in any case.
 """
 
 from __future__ import annotations
@@ -16,19 +19,26 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from hpcps.launch.guard import tie_to_parent
-from hpcps.launch.local_rank import OWN_RANK, same_host
+from hpcps.launch.local_rank import INCARNATION, OWN_RANK, same_host
+from hpcps.launch.plan import Plan
 
 _TICK = 0.05
 _GRACE = 5.0
 """Seconds in which processes may end by themselves after a stop signal, once the first of them has ended."""
 _LINGER = 2.0
+_SOON = 10.0
+"""Seconds: what is lost sooner after its start may be lost at each start, and is started again later each time."""
+_LONGEST = 60.0
+"""Seconds until such a start at most."""
+_OF_SSH = 255
+"""The status of ssh when the connection is lost."""
 _ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -39,6 +49,25 @@ class Planned:
     rank: int
     host: str
     words: tuple[str, ...]
+
+
+@dataclass
+class Started:
+    """A process that was started.
+
+    Attributes:
+        planned: its entry in the configfile.
+        process: the process.
+        incarnation: how many processes had this rank before it.
+        since: when it was started, on the monotonic clock.
+        hurry: how many of its predecessors in a row were lost soon after their start.
+    """
+
+    planned: Planned
+    process: subprocess.Popen[bytes]
+    incarnation: int
+    since: float
+    hurry: int = 0
 
 
 def read(conf: Path) -> list[Planned]:
@@ -57,16 +86,29 @@ class Starter:
         conf: the configfile.
         host: start only the processes of this host, as a starter that an agent runs; None for all hosts.
         agent: the command that runs a program on another host.
+        names: the processes that are started again when they are lost, by rank.
+        options: what a starter on another host gets in addition.
     """
 
-    def __init__(self, conf: Path, host: str | None, agent: str) -> None:
+    def __init__(
+        self,
+        conf: Path,
+        host: str | None,
+        agent: str,
+        names: Mapping[int, str] = MappingProxyType({}),
+        options: Sequence[str] = (),
+    ) -> None:
         self._conf, self._host, self._agent = conf, host, agent
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._agents: list[subprocess.Popen[bytes]] = []
+        self._names, self._options = names, options
+        self._started: list[Started] = []
+        self._due: list[tuple[float, Started]] = []
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._spared: set[str] = set()
         self._signals: deque[int] = deque()
         self._stopping = False
         self._status = 0
         self._deadline: float | None = None
+        self._over: float | None = None
 
     def run(self) -> int:
         """Start all and wait until all have ended; return the first exit status other than 0, as a shell reports it."""
@@ -88,31 +130,77 @@ class Starter:
         here = [host for host in hosts if host == self._host or (not self._host and same_host(host, _name()))]
         for process in planned:
             if process.host in here:
-                environment = {**os.environ, OWN_RANK: str(process.rank)}
-                self._processes.append(
-                    subprocess.Popen(process.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_lead)
-                )
+                self._started.append(self._begin(process))
         if self._host is None:
-            self._agents = [self._start_on(host) for host in hosts if host not in here]
+            self._agents = {host: self._start_on(host) for host in hosts if host not in here}
+            replaceable = {host: [each.rank in self._names for each in planned if each.host == host] for host in hosts}
+            self._spared = {host for host in self._agents if all(replaceable[host])}
+
+    def _begin(self, planned: Planned, incarnation: int = 0, hurry: int = 0) -> Started:
+        environment = {**os.environ, OWN_RANK: str(planned.rank)}
+        if incarnation:
+            environment[INCARNATION] = str(incarnation)
+        process = subprocess.Popen(planned.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_lead)
+        return Started(planned, process, incarnation, time.monotonic(), hurry)
 
     def _start_on(self, host: str) -> subprocess.Popen[bytes]:
         # There is no terminal for a password: if ssh needs one, it fails with a message.
         options = ["-o", "BatchMode=yes"] if Path(self._agent).name == "ssh" else []
         passed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
         settings = ["env", *passed] if passed else []
-        own = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host]
+        own = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host, *self._options]
         return subprocess.Popen([self._agent, *options, host, *settings, *own], stdin=subprocess.PIPE, preexec_fn=_tie)
 
     def _left(self) -> bool:
         """Wait shortly and note the status of ended processes; return whether any process still runs."""
         self._wait_a_moment()
-        for process in [*self._processes, *self._agents]:
-            if process.returncode is None and process.poll() is not None and process.returncode and not self._status:
-                status = process.returncode
-                self._status = 128 - status if status < 0 else status
-                # After a stop signal, every process ends by itself with its own status, at its own time.
-                self._deadline = time.monotonic() + (_GRACE if self._stopping or self._status in _ENDED else 0.0)
-        return any(process.returncode is None for process in [*self._processes, *self._agents])
+        for each in list(self._started):
+            if (status := each.process.poll()) is not None:
+                self._started.remove(each)
+                self._note_end(each, status)
+        for host, agent in list(self._agents.items()):
+            if (status := agent.poll()) is not None:
+                del self._agents[host]
+                gone = host in self._spared and (status < 0 or status == _OF_SSH)
+                self._note(0 if gone else status)
+        self._start_due()
+        if self._over is not None and time.monotonic() > self._over + _GRACE and self._only_late():
+            return False
+        return bool(self._started or self._agents or self._due)
+
+    def _note_end(self, ended: Started, status: int) -> None:
+        """Note the end of a process; start it again later if it was killed and may be lost."""
+        if self._over is not None and ended.incarnation:
+            return  # it came too late
+        if status < 0 and ended.planned.rank in self._names and not self._stopping and not self._status:
+            now = time.monotonic()
+            ended.hurry = ended.hurry + 1 if now - ended.since < _SOON else 0
+            self._due.append((now + min(_LONGEST, ended.hurry and 2.0 ** (ended.hurry - 1)), ended))
+            return
+        self._note(status)
+        if status == 0 and self._over is None:
+            self._over = time.monotonic()
+
+    def _note(self, status: int) -> None:
+        if status and not self._status:
+            self._status = 128 - status if status < 0 else status
+            # After a stop signal, every process ends by itself with its own status, at its own time.
+            self._deadline = time.monotonic() + (_GRACE if self._stopping or self._status in _ENDED else 0.0)
+
+    def _start_due(self) -> None:
+        """Start the replacements whose time has come; none once the others have finished, or are to stop."""
+        if self._over is not None or self._stopping or self._status:
+            self._due.clear()
+        for entry in [entry for entry in self._due if entry[0] <= time.monotonic()]:
+            self._due.remove(entry)
+            lost = entry[1]
+            name, number = self._names[lost.planned.rank], lost.incarnation + 1
+            sys.stderr.write(f"hpcps: {name} is replaced ({number})\n")
+            self._started.append(self._begin(lost.planned, number, lost.hurry))
+
+    def _only_late(self) -> bool:
+        """Return whether all that still run are replacements that came too late, or starters that may wait for some."""
+        return all(each.incarnation for each in self._started) and self._agents.keys() <= self._spared
 
     def _wait_a_moment(self) -> None:
         if self._host is None:
@@ -135,33 +223,34 @@ class Starter:
             number = self._signals.popleft()
             self._stopping = True
             self._send(number)
-            for agent in self._agents:
+            for agent in self._agents.values():
                 assert agent.stdin is not None
                 with suppress(OSError):
                     agent.stdin.write(bytes([number]))
                     agent.stdin.flush()
 
     def _send(self, number: int) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(number)
+        for each in self._started:
+            if each.process.poll() is None:
+                each.process.send_signal(number)
 
     def _end(self) -> None:
         """End all remaining processes. Each is a guard, and the process that it guards is in its process group."""
-        for process in self._processes:
+        processes, agents = [each.process for each in self._started], list(self._agents.values())
+        for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        for agent in self._agents:
+        for agent in agents:
             assert agent.stdin is not None
             with suppress(OSError):
                 agent.stdin.close()
         deadline = time.monotonic() + _LINGER
-        for agent in self._agents:
+        for agent in agents:
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(max(deadline - time.monotonic(), 0.0))
             if agent.poll() is None:
                 agent.kill()
-        for process in [*self._processes, *self._agents]:
+        for process in [*processes, *agents]:
             process.wait()
 
 
@@ -183,9 +272,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hpcps.launch.starter", description="Start the processes of a configfile.")
     parser.add_argument("conf", type=Path)
     parser.add_argument("--agent", default="ssh", help="starts a program on another host (default: ssh)")
+    parser.add_argument("--plan", type=Path, help="start processes again that are lost, if this plan permits the loss")
     parser.add_argument("--host", help="start only the processes of this host; read signals from standard input")
     args = parser.parse_args(argv)
-    return Starter(args.conf, args.host, args.agent).run()
+    names: dict[int, str] = {}
+    if args.plan is not None:
+        plan = Plan.read(args.plan)
+        names = {rank: str(plan.world[rank]) for rank in plan.replaceable}
+    return Starter(args.conf, args.host, args.agent, names, ["--plan", str(args.plan)] if names else []).run()
 
 
 if __name__ == "__main__":

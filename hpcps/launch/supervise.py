@@ -121,6 +121,7 @@ def supervise(
         LaunchError: the launcher cannot be started.
     """
     script = launch.job.plan.script is not None
+    replaceable = {str(launch.job.plan.world[rank]) for rank in launch.job.plan.replaceable}
     known = {failure for run in launch.job.plan.runs for failure in RunDirectory(Path(run.directory)).failures}
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
@@ -136,7 +137,8 @@ def supervise(
         while not lines.empty():
             line = lines.get()
             if death := read_death(line):
-                deaths.append(death)
+                if f"{death.role}-{death.index}" not in replaceable:
+                    deaths.append(death)
             elif line.strip():
                 tail.append(line)
                 # After a stop signal, a launcher reports every process that ends as an error. Hydra's processes also do
@@ -195,7 +197,8 @@ def supervise(
                     deaths.append(death)
                     hangs = True
                     break
-                if overdue is None and (deaths or lost.processes() or _over(launch, stop, asked, known)):
+                unsurvived = bool(deaths or set(lost.processes()) - replaceable)
+                if overdue is None and (unsurvived or _over(launch, stop, asked, known)):
                     overdue = now + _OVERDUE
                 hangs = overdue is not None and now > overdue
                 if hangs:

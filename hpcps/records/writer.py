@@ -156,6 +156,20 @@ class RecordWriter:
         self.close()
 
 
+def elapsed_in(path: Path) -> float:
+    """Return the seconds from the beginning of the record of another process until now; 0 without a record.
+
+    The time of the last line, and that of the file, tell how long ago that was.
+
+    Raises:
+        OSError: the record cannot be read.
+    """
+    if not path.exists():
+        return 0.0
+    lines = read_lines(path).lines
+    return float(lines[-1]["time"]) + max(0.0, time.time() - path.stat().st_mtime) if lines else 0.0
+
+
 def last_attempt(record: Path) -> int:
     """Return the number of the last attempt in a record; 0 if there is none."""
     with suppress(OSError):

@@ -227,6 +227,13 @@ class Survive(Config):
         description="The workers of a combiner below which its rounds wait for replacements; default: as many as the "
         "rule needs updates, such as 2 f + 3 for krum.",
     )
+    after: float = Field(
+        5.0,
+        gt=0,
+        le=WEEK,
+        description="Seconds without a sign of life after which a process that may be lost is lost: it is stopped, or "
+        "its host is gone. A process that is killed is lost at once.",
+    )
 
 
 class Run(Config):
@@ -315,6 +322,16 @@ class Run(Config):
             return members
         share = Fraction(str(quorum)) if isinstance(quorum, float) else Fraction(quorum, self.topology.workers)
         return min(members, ceil(share * members))
+
+    def workers_needed(self, members: int) -> int:
+        """Return how many of its workers a combiner needs, if the run survives the loss of others."""
+        if (least := self.survive.min_workers) is not None:
+            return min(least, members)
+        rule = self.validation.rule
+        if not isinstance(rule, Rule):
+            return members
+        # A rule that can combine n updates may not be able to combine some more, if its f is a share.
+        return next((n for n in range(members, 1, -1) if rule.refusal(n - 1)), 1)
 
     @property
     def shares(self) -> tuple[int, ...]:

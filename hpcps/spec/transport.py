@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from hpcps.registry import Config, active
 from hpcps.registry.config import WEEK
 
-Offer = Literal["processes", "hosts", "mpi", "allreduce", "shared_memory", "device_memory"]
+Offer = Literal["processes", "hosts", "mpi", "allreduce", "shared_memory", "device_memory", "replacements"]
 
 
 class Transport(Config, ABC):
@@ -26,6 +26,7 @@ class Transport(Config, ABC):
     - `allreduce`: it reduces arrays of several processes, as `train.exchange = "allreduce"` needs
     - `shared_memory`: processes of one host read payloads in place
     - `device_memory`: it sends payloads from the memory of devices
+    - `replacements`: a new process can take the place of a lost one, as `[survive]` needs
     """
 
     further_role: ClassVar[str] = ""
@@ -55,6 +56,11 @@ class Transport(Config, ABC):
     def reads_in_place(self) -> bool:
         """Whether processes of one host read payloads in place, if they can."""
         return "shared_memory" in self.offers
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a new process can take the place of a lost one."""
+        return "replacements" in self.offers
 
     @property
     def buffers(self) -> Literal["auto", "direct", "staged"]:

@@ -29,7 +29,7 @@ def at_once(source: Peer, to: Peer, size: int, arrive: Callable[[], None]) -> No
 class InOneProcess(Transport):
     """All roles in one process, deterministic."""
 
-    offers = frozenset({"allreduce"})
+    offers = frozenset({"allreduce", "replacements"})
 
     kind: Literal["inproc"] = "inproc"
 

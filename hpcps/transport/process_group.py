@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -37,19 +38,33 @@ class LostError(RunError):
         self.peer, self.host, self.why, self.at = peer, host, why, time.time()
 
 
+class DeclaredLostError(RunError):
+    """The others go on without this process, and with its replacement: it must end."""
+
+
 class ProcessGroup(ABC):
     """A process group, as one process sees it; all processes call its collective operations in the same order.
 
     Processes arrive at very different times (some import a framework), so collective operations wait without spinning.
-    The operations that are not abstract are for transports without shared memory; they use `collect`.
+    The operations that are not abstract are for transports without shared memory; they use `collect`. Collective
+    operations do not wait for processes that are lost, if the run survives their loss.
 
     Attributes:
         rank: the number of this process.
         size: the number of processes.
+        leader: the rank of the process that prints and writes for all; the run does not survive its loss.
+        incarnation: the number of the replacement that this process is; 0 if it is none.
     """
 
     rank: int
     size: int
+    leader: int = 0
+    incarnation: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process prints and writes for all."""
+        return self.rank == self.leader
 
     @property
     @abstractmethod
@@ -62,11 +77,25 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def collect(self, text: str) -> list[str]:
-        """Exchange a text of at most a few thousand bytes; return the texts of all processes, by rank (allgather)."""
+        """Exchange a text of at most a few thousand bytes; return the texts of all processes, by rank (allgather).
+
+        The text of a process that is lost is empty.
+        """
 
     def share(self, number: int) -> int:
-        """Return the number of rank 0 on all processes (broadcast)."""
-        return int(self.collect(str(int(number)) if self.rank == 0 else "")[0])
+        """Return the number of the leader on all processes (broadcast)."""
+        return int(self.collect(str(int(number)) if self.leads else "")[self.leader])
+
+    def begin(self) -> None:  # noqa: B027 - only a group that survives losses needs to know
+        """Begin the roles of a run; the next collective operation is that at their end."""
+
+    def joins_in_time(self) -> bool:
+        """Return whether this replacement has come before the run was over."""
+        return True
+
+    def is_needed(self) -> bool:
+        """Return whether the others may still need this replacement; they do not once they have finished."""
+        return True
 
     def backoff(self) -> Backoff:
         """Return the backoff for waits for a message."""
@@ -154,6 +183,10 @@ class LaunchedProcess:
         hosts: the host of every rank.
         launch: a text that only the processes of this launch know.
         rendezvous: where one process announces its address to the others.
+        replaceable: the ranks that may be lost; none if every lost process ends the launch.
+        silence: seconds without a sign of life after which one of these is lost.
+        leader: the rank of the process that prints and writes for all.
+        incarnation: the number of the replacement that this process is; 0 if it is none.
         watch: called again and again while a collective operation waits; raises `LostError` if another process gives no
             sign of life.
     """
@@ -164,6 +197,10 @@ class LaunchedProcess:
     launch: str
     rendezvous: Rendezvous
     watch: Callable[[], None] = unwatched
+    replaceable: frozenset[int] = frozenset()
+    silence: float = math.inf
+    leader: int = 0
+    incarnation: int = 0
 
 
 class ProcessTransport(Transport):

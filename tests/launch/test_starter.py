@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from small_experiment import small_experiment
 from two_hosts import TwoHosts
 
 from hpcps.errors import LaunchError
-from hpcps.launch.plan import Plan
+from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.transport.rendezvous import Rendezvous
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
@@ -74,6 +75,66 @@ def test_the_first_failure_ends_all(start, tmp_path):
     process = start([(2, "localhost", "sleeps"), (1, "localhost", "fails")], programs)
     process.communicate(timeout=90)
     assert process.returncode == 137
+    assert not processes(str(tmp_path))
+
+
+@pytest.fixture
+def replacing(tmp_path):
+    """Write a plan whose processes 1 and 2 may be lost; return the options of the starter."""
+    runs = (PlannedRun("run", "", str(tmp_path), {"run": {"survive": {"workers": True, "after": 5.0}}}),)
+    world = (Rank(0, "validator", 0, "localhost"), *(Rank(k, "worker", k - 1, "localhost") for k in (1, 2)))
+    Plan(world, runs, mpi=False).write(tmp_path / "plan")
+    return "--plan", str(tmp_path / "plan")
+
+
+NUMBER = "number = int(os.environ.get('HPCPS_INCARNATION', 0)); say(f'number {number}'); "
+
+
+def test_what_may_be_lost_is_started_again_with_its_number(start, replacing, tmp_path):
+    programs = {"keeps": "time.sleep(6)", "dies": NUMBER + "number < 2 and os.kill(os.getpid(), 9)"}
+    process = start([(1, "localhost", "keeps"), (1, "localhost", "dies")], programs, *replacing)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert [line for line in output.splitlines() if line.startswith("number")] == ["number 0", "number 1", "number 2"]
+    assert "hpcps: worker-0 is replaced (1)\n" in output
+    assert not processes(str(tmp_path))
+
+
+def test_an_error_of_what_may_be_lost_ends_all(start, replacing, tmp_path):
+    programs = {"sleeps": "time.sleep(100)", "fails": NUMBER + "sys.exit(3) if number else os.kill(os.getpid(), 9)"}
+    process = start([(1, "localhost", "sleeps"), (1, "localhost", "fails")], programs, *replacing)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 3
+    assert output.count("number") == 2
+    assert not processes(str(tmp_path))
+
+
+def test_others_are_not_started_again(start, replacing, tmp_path):
+    programs = {"dies": "os.kill(os.getpid(), 9)", "sleeps": "time.sleep(100)"}
+    process = start([(1, "localhost", "dies"), (2, "localhost", "sleeps")], programs, *replacing)
+    process.communicate(timeout=90)
+    assert process.returncode == 137
+    assert not processes(str(tmp_path))
+
+
+def test_a_replacement_that_comes_too_late_ends_with_the_others(start, replacing, tmp_path):
+    """The validator has finished; a worker that is started then would wait for it without end."""
+    programs = {"ends": "time.sleep(3)", "dies": NUMBER + "time.sleep(100) if number else os.kill(os.getpid(), 9)"}
+    process = start([(1, "localhost", "ends"), (1, "localhost", "dies")], programs, *replacing)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not processes(str(tmp_path))
+
+
+def test_nothing_is_started_again_after_a_stop(start, replacing, tmp_path):
+    programs = {"sleeps": NUMBER + "time.sleep(100)"}
+    process = start([(3, "localhost", "sleeps")], programs, *replacing)
+    within(30, lambda: len(processes(str(tmp_path))) >= 4, "three processes and the starter")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "is replaced" not in output
     assert not processes(str(tmp_path))
 
 

@@ -1,14 +1,17 @@
 """Roles' messages over ps-lite nodes, in the threads of one process."""
 
 import random
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from running_processes import within
 from threads import Cluster
 
 from hpcps.errors import InputError, RunError
@@ -18,7 +21,7 @@ from hpcps.protocol.messages import Credit, Peer, Statistics
 from hpcps.protocol.received import Malformed
 from hpcps.transport.process_group import LaunchedProcess, LostError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
-from hpcps.transport.pslite.process_group import TEXT, Everyone, PsliteProcessGroup, Text, Texts
+from hpcps.transport.pslite.process_group import JOINS, OVER, TEXT, Everyone, PsliteProcessGroup, Text, Texts
 from hpcps.transport.pslite.transport import APP, MESSAGE
 from hpcps.transport.rendezvous import Rendezvous
 
@@ -30,16 +33,18 @@ A, B, S = WORLD[:3]
 class Company:
     """The process groups of all processes of a launch, each with a thread of its own."""
 
-    def __init__(self, **options):
+    def __init__(self, lost=frozenset(), **options):
         cluster = Cluster(1, 2, **options)
         self.pool = ThreadPoolExecutor(len(WORLD))
 
-        def join(rank):
+        def join(rank, incarnation=0):
             settings = cluster.settings(ROLES[rank])
-            process = LaunchedProcess(rank, tuple(WORLD), ("here",) * len(WORLD), "launch", Rendezvous(Path("unused")))
+            hosts, may_be_lost = ("here",) * len(WORLD), {"replaceable": lost, "silence": 30.0, "leader": 1}
+            process = LaunchedProcess(rank, tuple(WORLD), hosts, "launch", Rendezvous(Path("unused")))
+            process = replace(process, incarnation=incarnation, **(may_be_lost if lost else {}))
             return PsliteProcessGroup(settings, process, lambda me: None)
 
-        self.everyone = self.all(join)
+        self.join, self.everyone = join, self.all(join)
 
     def all(self, job):
         """Have all do something at once; return what they return, by rank."""
@@ -128,6 +133,40 @@ def test_foreign_frames_are_counted_and_malformed_ones_told(company):
     assert server._node.dropped.counts == {"malformed": 1, "unexpected": 3, "foreign": 1}
 
 
+def test_a_lost_process_is_told_and_its_replacement_takes_its_place(company):
+    everyone, group = company(lost=frozenset({0}))
+    group.all(lambda rank: everyone[rank].begin())
+    everyone[0].transport.send(B, Envelope(A, "run", Credit(round=1, partitions=1)))
+    assert next_arrival(everyone[1].transport).envelope.message.round == 1
+    everyone[0].abandon()
+    lost = next_arrival(everyone[1].transport)
+    assert (lost.peer, lost.cause) == (A, "its connection has closed")
+    # What is sent to it is for nobody; what is sent after the replacement is known arrives, in any number.
+    everyone[1].transport.send(A, Envelope(B, "run", Credit(round=2, partitions=1)))
+    new = group.join(0, incarnation=3)
+    replaced = next_arrival(everyone[1].transport)
+    assert (replaced.peer, replaced.incarnation, new.incarnation) == (A, 3, 3)
+    assert new.joins_in_time()
+    assert new.is_needed()
+    everyone[1].transport.send(A, Envelope(B, "run", Credit(round=3, partitions=1)))
+    new.transport.send(B, Envelope(A, "run", Credit(round=4, partitions=1)))
+    assert next_arrival(new.transport).envelope.message.round == 3
+    assert next_arrival(everyone[1].transport).envelope.message.round == 4
+    assert [next_arrival(everyone[2].transport).peer for _ in range(2)] == [A, A], "server 0 keeps the checkpoints"
+    # All end the run together; others that have finished need no replacement that takes no part yet.
+    ends = [group.pool.submit(everyone[rank].collect, str(rank)) for rank in (1, 2, 3)]
+    within(30, lambda: not new.is_needed(), "the news that others have finished")
+    assert new.collect("new") == ["new", "1", "2", "3"]
+    assert all(end.result(30) == ["new", "1", "2", "3"] for end in ends)
+    new.abandon()
+    # Later ones come too late, and nobody waits for the lost.
+    ends = [group.pool.submit(everyone[rank].collect, str(rank)) for rank in (1, 2, 3)]
+    assert all(end.result(30) == ["", "1", "2", "3"] for end in ends)
+    late = group.join(0, incarnation=4)
+    assert not late.joins_in_time()
+    late.abandon()
+
+
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
     everyone[1].abandon()
@@ -143,17 +182,39 @@ def test_the_scheduler_names_the_first_that_is_silent(company):
 
 
 def test_a_stranger_is_not_counted():
-    texts = Texts("launch", 2)
+    texts = Texts("launch", (1, 9))
     assert texts.add(9, Text(0, 0, "another", ""))[0] == "node 9 is of another launch"
     assert texts.add(9, Text(0, 2, "launch", ""))[0] == "node 9 is of another launch"
-    assert texts.add(9, Text(0, 1, "launch", "b")) == ("", None)
+    assert texts.add(9, Text(0, 1, "launch", "b")) == ("", [])
     assert "rank 1" in texts.add(11, Text(0, 1, "launch", "c"))[0]
     assert "second text" in texts.add(9, Text(0, 1, "launch", "c"))[0]
-    assert texts.add(1, Text(0, 0, "launch", "a")) == ("", Everyone(0, (1, 9), ("a", "b")))
+    assert texts.add(1, Text(0, 0, "launch", "a")) == ("", [Everyone(0, ("a", "b"))])
+    assert "second text" in texts.add(1, Text(0, 0, "launch", "a"))[0]
+
+
+def test_texts_do_not_wait_for_a_lost_process_but_for_its_replacement():
+    texts = Texts("launch", (1, 9, 11))
+    joins = Text(JOINS, 2, "launch", "")
+    texts.add(1, Text(0, 0, "launch", "a"))
+    texts.add(9, Text(0, 1, "launch", "b"))
+    assert texts.lose(2) == [Everyone(0, ("a", "b", ""))]
+    assert texts.join(11, joins) == ("", None), "before the run it waits"
+    texts.begin()
+    texts.add(1, Text(1, 0, "launch", "a"))  # the scheduler, which has no role
+    assert texts.join(11, joins) == ("", Everyone(1, ()))
+    assert "node 9 claims" in texts.join(9, joins)[0]
+    assert texts.unneeded() == []
+    assert texts.add(9, Text(1, 1, "launch", "b")) == ("", [])
+    assert texts.unneeded() == [2]
+    assert texts.add(11, Text(1, 2, "launch", "c")) == ("", [Everyone(1, ("a", "b", "c"))])
+    assert texts.unneeded() == []
+    assert texts.lose(2) == []
+    assert texts.join(11, joins) == ("", Everyone(OVER, ())), "the others have finished the run"
 
 
 @given(st.binary() | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(str).map(str.encode))
 def test_any_other_bytes_are_no_text(frame):
+    assume(not re.fullmatch(rb"\[-?\d+, \[.*\]\]", frame))  # a number and a list may be texts
     for kind in (Text, Everyone):
         with pytest.raises(InputError):
             parse_as(kind, "it", frame)

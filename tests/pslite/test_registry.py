@@ -12,6 +12,10 @@ def node(role, port, host="10.0.0.1", id_=2**31 - 1):
     return NodeInfo(NodeRole[role], host, port, id_)
 
 
+def wanting(port, rank, **more):
+    return replace(node("WORKER", port), wanted=rank, **more)
+
+
 def full():
     registry = NodeRegistry(1, 2)
     for each in (node("WORKER", 300), node("SERVER", 200), node("WORKER", 100)):
@@ -33,6 +37,40 @@ def test_who_does_not_belong_is_refused():
     assert "must have no id" in registry.refusal(node("WORKER", 100, id_=9))
     assert "twice" in registry.refusal(node("SERVER", 200))
     assert "one more" in registry.refusal(node("SERVER", 201))
+
+
+def test_ids_go_to_those_that_ask_for_them():
+    registry = NodeRegistry(1, 2)
+    for each in (wanting(300, 0), node("SERVER", 200), wanting(100, 1)):
+        assert registry.refusal(each) is None
+        registry.add(each)
+    assert {id_: each.port for id_, each in registry.nodes.items()} == {8: 200, 9: 300, 11: 100}
+
+
+def test_a_rank_is_asked_for_once():
+    registry = NodeRegistry(1, 2)
+    registry.add(wanting(300, 1))
+    assert "asks for rank 1, for which another" in registry.refusal(wanting(301, 1))
+    assert "asks for rank 2 of 2" in registry.refusal(wanting(301, 2))
+    # Its predecessor was lost before it had an id.
+    assert registry.refusal(wanting(302, 1, incarnation=1)) is None
+    registry.add(wanting(302, 1, incarnation=1))
+    registry.add(wanting(100, 0))
+    registry.add(node("SERVER", 200))
+    assert {id_: each.port for id_, each in registry.nodes.items()} == {8: 200, 9: 100, 11: 302}
+
+
+def test_a_replacement_gets_the_id_of_its_predecessor_and_no_other():
+    registry = NodeRegistry(1, 2)
+    for each in (wanting(300, 0), node("SERVER", 200), wanting(100, 1)):
+        registry.add(each)
+    registry.add(wanting(400, 1, incarnation=1))
+    assert registry.recover({9}) == []
+    (new,) = registry.recover({9, 11})
+    assert (new.id, new.port, new.is_recovery, new.incarnation) == (11, 400, True, 1)
+    # The address of another node, which is dead, means nothing.
+    registry.add(replace(wanting(300, 1, incarnation=2)))
+    assert registry.recover({9}) == []
 
 
 ME = NodeInfo(NodeRole.WORKER, "10.0.0.1", 500)

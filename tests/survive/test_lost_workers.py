@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from executed import lines, run_here
 from installed import BACKEND
+from small_experiment import small_experiment
 
+from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.execution.replay.replayed_run import replay
 from hpcps.records.run_directory import RunDirectory
@@ -220,7 +222,13 @@ def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
 @pytest.mark.parametrize(
     ("tables", "expected"),
     [
-        ({"transport": {"kind": "mpi"}}, "survive.workers: only a run in one process"),
+        (
+            {"transport": {"kind": "mpi"}},
+            "survive.workers: over it a run does not survive the loss of a worker: use one",
+        ),
+        ({"transport": {"kind": "pslite", "resend": True}}, "survive.workers: acknowledgements are for connections"),
+        ({"survive": {"after": 2.0}}, "survive.after: a process is silent only where roles are processes"),
+        ({"survive": {"workers": False, "after": 2.0}}, "survive.after: has an effect only with workers = true"),
         (
             {"train": {"mode": "async"}, "validation": {"rule": {"kind": "naive_async"}}},
             "survive.workers: only runs with",
@@ -243,3 +251,19 @@ def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
 def test_what_a_run_does_not_survive_is_refused(tables, expected):
     problems = list(contradictions(survivors({"process": "worker-2", "at": [1.0]}, **tables)))
     assert any(expected in f"{dotted(problem.path)}: {problem.message}" for problem in problems), problems
+
+
+def test_check_says_what_a_file_survives(tmp_path, capsys):
+    file = tmp_path / "file.toml"
+    file.write_text(small_experiment("file", {"transport.kind": "pslite", "survive.workers": True}))
+    losses = "any other lost process ends the run"
+    assert main(["check", str(file), "--set", "topology.workers=7", "--set", "topology.validators=2"]) == 0
+    assert f"losses      a lost worker is replaced; a round needs 1 of 3 or 1 of 4 workers, or waits; {losses}" in (
+        capsys.readouterr().out
+    )
+    assert main(["check", str(file), "--set", "topology.validators=0", "--set", "survive.min_workers=2"]) == 0
+    assert "a lost worker other than worker 0, which evaluates, is replaced; a round needs 2 of" in (
+        capsys.readouterr().out
+    )
+    assert main(["check", str(file), "--set", "survive.workers=false"]) == 0
+    assert "losses" not in capsys.readouterr().out

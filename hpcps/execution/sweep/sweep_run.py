@@ -59,8 +59,8 @@ class PointQueue:
         several launches run at a time, each takes a part of the remaining points. The parts become smaller, so that all
         launches end at about the same time.
         """
-        kind = launch_kind(self.left[0].run)
-        alike = [point for point in self.left if launch_kind(point.run) == kind]
+        kind = launch_kind(self.left[0])
+        alike = [point for point in self.left if launch_kind(point) == kind]
         taken = alike if jobs == 1 else alike[: max(1, -(-len(alike) // (2 * jobs)))]
         self.left = [point for point in self.left if point not in taken]
         return tuple(taken)

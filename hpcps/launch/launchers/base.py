@@ -55,6 +55,12 @@ class Launcher(Config, ABC):
     Only `text` uses it.
     """
 
+    replaces: ClassVar[bool] = False
+    """Whether it starts a process again that is lost, if the plan permits the loss.
+
+    Only `launch_of` uses it.
+    """
+
     name: str
     """Its name in `--dialect` (`detect.find_launcher`) and in the messages of `detect` and the doctor."""
 
@@ -79,6 +85,11 @@ class Launcher(Config, ABC):
         Raises:
             LaunchError: the launcher cannot express the job.
         """
+        if job.plan.replaceable and not self.replaces:
+            raise LaunchError(
+                f"{self.name} ends all processes when one is lost, and the run shall survive that (survive.workers): "
+                "leave --mpirun and --dialect out, so that hpcps starts the processes itself"
+            )
         refuse_special_characters(job)
         return self.render(replace(job, plan=replace(job.plan, rank_variables=self.rank_variables)))
 

@@ -15,6 +15,7 @@ class Plain(Launcher):
 
     executable = "python -m hpcps.launch.starter"
     rank_variables = (OWN_RANK,)
+    replaces = True
     name: Literal["plain"] = "plain"
 
     def render(self, job: Job) -> Launch:
@@ -34,4 +35,6 @@ class Plain(Launcher):
         command = [str(job.python), "-m", "hpcps.launch.starter", str(job.configfile)]
         if not job.local:
             command += ["--agent", str(job.agent or "ssh")]
+        if job.plan.replaceable:
+            command += ["--plan", str(job.plan_file)]
         return Launch(job, {job.configfile: conf}, tuple(command), dict(job.variables))

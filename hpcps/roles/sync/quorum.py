@@ -17,7 +17,6 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Pause, Record, Send
 from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
-from hpcps.rules import Rule
 from hpcps.spec.schema import Run
 
 SHORTEST_PAUSE = 1e-9
@@ -60,16 +59,6 @@ class Arrival:
     abandoned: int | None = None
 
 
-def least_workers(run: Run, members: int) -> int:
-    """Return how many of its workers a combiner needs in a run that survives the loss of others."""
-    if (least := run.survive.min_workers) is not None:
-        return min(least, members)
-    rule = run.validation.rule
-    assert isinstance(rule, Rule), "the specification has been checked"
-    # A rule that can combine n updates may not be able to combine some more, if its f is a share.
-    return next((n for n in range(members, 1, -1) if rule.refusal(n - 1)), 1)
-
-
 class QuorumCollector(PartitionCollector):
     """Collects the partitions of the workers that are in a round; the others answer later.
 
@@ -98,15 +87,16 @@ class QuorumCollector(PartitionCollector):
         self._needed = run.updates_needed(len(share))
         self._membership = Membership(share)
         # Those of whom nothing is expected, until their replacements get a model.
-        self._vacant: set[Peer] = set()
-        self._least = least_workers(run, len(share)) if run.survive.workers else 0
+        self._unfilled: set[Peer] = set()
+        self._least = run.workers_needed(len(share)) if run.survive.workers else 0
         self._paused = -1, 0
         # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
         self._complete: dict[tuple[Peer, int], set[Peer]] = {}
         # The coordinator evaluates the models, so it must get each of them.
         self._always = {roster.coordinator} & set(share)
         self._answers: dict[Peer, Arrival] = {}
-        self._returned: dict[Peer, Arrival] = {}
+        # Of answers that enter no model, until their workers get the next one.
+        self._dropped_arrivals: dict[Peer, Arrival] = {}
         self._told: set[Peer] = set()
         self._now = 0.0
         self._unsent: list[Send] = []
@@ -131,8 +121,8 @@ class QuorumCollector(PartitionCollector):
             # The answer to a model that the round did not wait for may have come since the round closed.
             if entries:
                 owed[str(peer.index)] = [entries[-1].round, entries[-1].dropped]
-            elif peer in self._returned:
-                owed[str(peer.index)] = [self._returned[peer].round, True]
+            elif peer in self._dropped_arrivals:
+                owed[str(peer.index)] = [self._dropped_arrivals[peer].round, True]
         return State(facts=owed)
 
     def restore(self, state: State) -> None:
@@ -152,16 +142,16 @@ class QuorumCollector(PartitionCollector):
             self._missing[peer] = self.total
             self._collector.forget(peer)
         for peer in arrived - answered:  # it is lost
-            self._vacate(peer)
+            self._expect_nothing(peer)
         for peer in answered:
             if self._membership.left(peer):  # since the round closed
-                self._vacate(peer)
+                self._expect_nothing(peer)
                 continue
             if not self._owed[peer]:
                 self._missing[peer] = self.total
-            self._vacant.discard(peer)
+            self._unfilled.discard(peer)
             self._owed[peer].append(Owed(closing.round + 1))
-            self._returned.pop(peer, None)
+            self._dropped_arrivals.pop(peer, None)
             self._told.discard(peer)
 
     # Messages
@@ -212,7 +202,7 @@ class QuorumCollector(PartitionCollector):
         owed.dropped |= steps is not None
         answer = Arrival(self._now, source.index, owed.round, absent, steps)
         if owed.dropped:
-            self._returned[source] = answer
+            self._dropped_arrivals[source] = answer
             self._permit(source, owed)
         else:
             self._answers[source] = answer
@@ -227,7 +217,7 @@ class QuorumCollector(PartitionCollector):
         if not owed.answered:
             return
         self._collector.forget(source)
-        self._returned[source] = self._answers.pop(source)
+        self._dropped_arrivals[source] = self._answers.pop(source)
         if self._missing[source]:
             self._permit(source, owed)
         else:
@@ -252,12 +242,12 @@ class QuorumCollector(PartitionCollector):
         if not self._decides or self.closing is not None:
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
-        needed = self._needed - len(self._vacant)  # a run with a quorum does not survive losses
+        needed = self._needed - len(self._unfilled)  # a run with a quorum does not survive losses
         if everyone and not all(each.answered for each in owed):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
-        if self._vacant and (yield from self._waits_for_replacements(round)):
+        if self._unfilled and (yield from self._waits_for_replacements(round)):
             return
         if not everyone:
             if len(self._answers) < needed or not self._always <= self._answers.keys():
@@ -273,7 +263,7 @@ class QuorumCollector(PartitionCollector):
             order = order[: max([needed, *(n + 1 for n in always)])]
         arrived = tuple(Peer("worker", answer.worker) for answer in order)
         gone = self._answers if train.late == "drop" else {}
-        answered, lost = self._membership.close({*arrived, *self._returned, *gone})
+        answered, lost = self._membership.close({*arrived, *self._dropped_arrivals, *gone})
         names = {"arrived": arrived, "answered": answered, "lost": lost}
         indices = {name: tuple(peer.index for peer in peers) for name, peers in names.items()}
         closed = Closed(round=round, everyone=everyone, **indices)
@@ -287,7 +277,7 @@ class QuorumCollector(PartitionCollector):
 
     def _waits_for_replacements(self, round: int) -> Generator[Effect, None, bool]:
         """Return whether too few workers are there, also with those that get the next model; record each change."""
-        there = len(self._share) - len(self._vacant)
+        there = len(self._share) - len(self._unfilled)
         if there >= self._least or there + self._membership.newcomers >= self._least:
             return False
         if self._paused != (round, there + self._membership.newcomers):
@@ -342,7 +332,7 @@ class QuorumCollector(PartitionCollector):
         if counted:
             self._membership.count(peer)
         elif not again:
-            self._vacate(peer)
+            self._expect_nothing(peer)
         ago = round(lost.arrived - lost.since, 6)
         yield Record("lost", {"process": str(peer), "cause": lost.cause, "counted": counted, "ago": ago})
 
@@ -356,14 +346,14 @@ class QuorumCollector(PartitionCollector):
         position = self._membership.position(peer)
         yield Send(peer, TakePart(round=first, incarnation=replaced.incarnation, position=position))
 
-    def _vacate(self, peer: Peer) -> None:
+    def _expect_nothing(self, peer: Peer) -> None:
         """Expect nothing of a worker, and drop what it has sent."""
-        self._vacant.add(peer)
+        self._unfilled.add(peer)
         for owed in self._owed[peer]:
             self._complete.pop((peer, owed.round), None)
         self._owed[peer].clear()
         self._answers.pop(peer, None)
-        self._returned.pop(peer, None)
+        self._dropped_arrivals.pop(peer, None)
         self._missing[peer] = 0
         self._collector.forget(peer)
 
@@ -377,7 +367,7 @@ class QuorumCollector(PartitionCollector):
     def _carry_out(self, closed: Closed) -> Iterator[Effect]:
         self.closing = closed
         for worker in set(closed.lost) - set(closed.arrived):
-            self._vacate(Peer("worker", worker))
+            self._expect_nothing(Peer("worker", worker))
         for peer, entries in self._owed.items():
             if self._is_in(peer):
                 self._membership.count(peer)
@@ -431,8 +421,8 @@ class QuorumCollector(PartitionCollector):
         ages = [(k, closing.round - self._owed[Peer("worker", k)][-1].round) for k in closing.arrived]
         fields["arrived"] = list(closing.arrived)
         fields["late"] = [[k, age] for k, age in ages if age]
-        returned = self._returned
-        back = [returned[peer] for peer in self._share if peer in returned and peer.index in closing.answered]
+        dropped = self._dropped_arrivals
+        back = [dropped[peer] for peer in self._share if peer in dropped and peer.index in closing.answered]
         fields["dropped"] = [[each.worker, closing.round - each.round] for each in back if not each.absent]
         given_up = [each for each in back if each.abandoned is not None]
         fields["abandoned"] = [[each.worker, closing.round - each.round, each.abandoned] for each in given_up]

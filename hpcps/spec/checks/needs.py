@@ -58,6 +58,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "partitions": (run.train.exchange != "allreduce", (EXCHANGE,)),
         "policy": (run.train.policy is not None, (STEPS,)),
         "processes": (not in_process, (KIND,)),
+        "replacements": ("replacements" in offered, (KIND,)),
         "rounds": (run.train.mode == "sync", (MODE,)),
         "rounds of fixed steps": (run.train.policy is None, (STEPS,)),
         "survivors": (run.survive.workers, (("survive", "workers"),)),
@@ -228,12 +229,23 @@ def _survive(run: Run) -> Iterator[Need]:
         if least is not None:
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", "min_workers"), "survivors", message)
+        if "after" in run.survive.model_fields_set:
+            message = "has an effect only with workers = true: set that, or leave it out"
+            yield Need(("survive", "after"), "survivors", message)
         return
     if least is not None and run.shares and least > min(run.shares):
         message = f"a combiner has {min(run.shares)} workers: use at most that many"
         yield Need(("survive", "min_workers"), "", message, (WORKERS, VALIDATORS))
     survivor, compressor = ("survive", "workers"), run.communication.compression
-    yield Need(survivor, "one process", "only a run in one process survives the loss of a worker so far: leave it out")
+    able = [name for name, other in active().of("transports").usable().items() if "replacements" in other.offers]
+    message = f"over it a run does not survive the loss of a worker: use one of {', '.join(able)}, or leave it out"
+    yield Need(survivor, "replacements", message)
+    if "after" in run.survive.model_fields_set:
+        message = "a process is silent only where roles are processes: leave it out; simulation.failures has noticed"
+        yield Need(("survive", "after"), "processes", message)
+    if "replacements" in run.transport.offers and not run.transport.replaces:
+        message = "acknowledgements are for connections that break, and a lost process has none: leave one of both out"
+        yield Need(survivor, "", message, (("transport", "resend"),))
     yield Need(survivor, "workers", "the single-process baseline has none: leave it out")
     yield Need(survivor, "rounds", 'only runs with train.mode = "sync" survive it so far: leave it out')
     message = f"with train.exchange = {quote(run.train.exchange)} every update passes through every worker"

@@ -44,7 +44,7 @@ def keep_freed_memory() -> None:
 class OverPslite(ProcessTransport):
     """One process per role over TCP, as nodes of ps-lite, without MPI."""
 
-    offers = frozenset({"processes", "hosts"})
+    offers = frozenset({"processes", "hosts", "replacements"})
     further_role = "scheduler"
 
     kind: Literal["pslite"] = "pslite"
@@ -63,6 +63,10 @@ class OverPslite(ProcessTransport):
     resend: bool = Field(
         False, description="pslite: acknowledge messages, and send them again otherwise; use it if connections break."
     )
+
+    @property
+    def replaces(self) -> bool:
+        return super().replaces and not self.resend
 
     def missing(self) -> str:
         return "" if find_spec("zmq") else "pyzmq is not installed: pip install 'hpcps[pslite]'"
@@ -97,13 +101,13 @@ class OverPslite(ProcessTransport):
         method does not change the environment: if an import of mxnet finds DMLC_ROLE, it runs the process as a node of
         its own and never returns.
         """
+        from hpcps.transport.pslite.process_group import node_role
         from hpcps.transport.pslite.settings import Settings
         from hpcps.transport.pslite.sockets import own_address
 
         assert process.rank is not None, "the launcher says it"
         me, host = process.world[process.rank], process.hosts[process.rank]
-        # ps-lite has no validators, adversary and evaluator; they count as workers.
-        roles = [peer.role if peer.role in ("server", "scheduler") else "worker" for peer in process.world]
+        roles = [node_role(peer).name.lower() for peer in process.world]
         own = {name: value for name, value in environment.items() if name.startswith("PS_") or name == "DMLC_NODE_HOST"}
         variables = {
             **own,
@@ -116,7 +120,8 @@ class OverPslite(ProcessTransport):
             "PS_HEARTBEAT_TIMEOUT": str(self.heartbeat_timeout),
             "PS_RESEND": str(int(self.resend)),
         }
-        interval = self.heartbeat_timeout / 10
+        limits = [self.heartbeat_timeout, *([process.silence] if process.replaceable else [])]
+        interval = min(filter(None, limits), default=0.0) / 10
         if me.role != "scheduler":
             # Check the user's variables before the search for the scheduler.
             variables |= {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "1"}

@@ -2,7 +2,7 @@
 
 The field numbers are those of ps-lite's `meta.proto`. C++ protobuf writes every field, including zeros, in the order of
 the numbers. This encoder does the same, so its bytes are equal. The decoder accepts fields in any order and skips
-unknown fields, as protobuf requires.
+unknown fields, as protobuf requires; so do C++ nodes with the fields that hpcps adds, whose numbers begin at 100.
 """
 
 from __future__ import annotations
@@ -153,6 +153,8 @@ _NODE = {
     4: _Field("port", int, _int32),
     5: _Field("is_recovery", int, bool),
     10: _Field("customer", int, _int32),
+    100: _Field("wanted", int, _int32, without=EMPTY),
+    101: _Field("incarnation", int, _int32, without=0),
 }
 _CONTROL = {
     1: _Field("command", int, int),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 RECONNECTION = 5.0
 """Seconds in which a live node reopens a closed connection; ZeroMQ tries every 0.1 s."""
+PROBE_EVERY = 0.1
+"""Seconds between two attempts to connect to a replaceable node that has closed its connection."""
+_PROBE_TIMEOUT = 0.2
 
 
 @dataclass(frozen=True)
@@ -65,45 +69,76 @@ class Deaths:
     """Records signs of life.
 
     Args:
-        timeout: seconds without a message after which a node is dead; 0 for no limit.
+        settings: the settings of this node, with the limits of silence.
         closed: the time at which the connection of a node closed, for nodes without a connection.
         nodes: all nodes by id.
     """
 
-    def __init__(self, timeout: float, closed: Mapping[int, float], nodes: Mapping[int, NodeInfo]) -> None:
-        self._timeout = timeout
+    def __init__(self, settings: Settings, closed: Mapping[int, float], nodes: Mapping[int, NodeInfo]) -> None:
+        self._timeout = settings.heartbeat_timeout
+        self._replaceable, self._silence = settings.replaceable, settings.silence
         self._nodes = nodes
         self._closed = closed
         self._alive: dict[int, float] = {}
+        self._unreachable: set[int] = set()
+        self._final: dict[int, tuple[float, str]] = {}
         self._announced: tuple[float, list[_AnnouncedDeath]] = 0.0, []
 
     def alive(self, node: int) -> None:
         """Record that a node with heartbeats has sent a message, or is new."""
         self._alive[node] = time.monotonic()
 
-    def announce(self, body: bytes) -> None:
+    def unreachable(self, node: int) -> None:
+        """Record that nobody listens at the address of a node without a connection: its process has ended."""
+        self._unreachable.add(node)
+
+    def replaced(self, node: int) -> None:
+        """Record that a new process has taken over the id of a node."""
+        self._unreachable.discard(node)
+        self._final.pop(node, None)
+        self._alive.pop(node, None)
+
+    def final(self, node: int) -> bool:
+        """Return whether a node is dead for good, whatever its process still sends."""
+        return node in self._replaceable and (node in self._final or any(d.id == node for d in self._dead_now()))
+
+    def _dead_now(self) -> Iterable[_AnnouncedDeath]:
+        """Yield what the scheduler has announced of processes that nobody has replaced since."""
+        for death in self._announced[1]:
+            if death.id in self._nodes and self._nodes[death.id].address == (death.host, death.port):
+                yield death
+
+    def announce(self, body: bytes) -> list[NodeDeath]:
         """Take the scheduler's list of all dead nodes: it also knows nodes that send nothing, or not to this node.
+
+        Returns:
+            The nodes that its last list did not have.
 
         Raises:
             InputError: it is no such list.
         """
-        self._announced = time.monotonic(), parse_as(list[_AnnouncedDeath], "a list of dead nodes", body)
+        before, now = set(self._dead_now()), time.monotonic()
+        known = {(death.id, death.host, death.port) for death in before}
+        self._announced = now, parse_as(list[_AnnouncedDeath], "a list of dead nodes", body)
+        new = [death for death in self._dead_now() if (death.id, death.host, death.port) not in known]
+        return [NodeDeath(self._nodes[death.id], death.why, now - death.age) for death in new]
 
     def known(self) -> list[NodeDeath]:
         """Return the dead nodes, the longest dead first."""
         now, nodes = time.monotonic(), self._nodes
-        found = {}
-        if self._timeout:
-            why = f"it has sent nothing for {self._timeout:g} s"
-            found = {id_: (at, why) for id_, at in list(self._alive.items()) if now - at > self._timeout}
+        found: dict[int, tuple[float, str]] = {}
+        for id_, at in list(self._alive.items()):
+            limit = (self._silence if id_ in self._replaceable else 0.0) or self._timeout
+            if limit and now - at > limit:
+                found[id_] = at, f"it has sent nothing for {limit:g} s"
         for id_, at in list(self._closed.items()):
-            if now - at > RECONNECTION:
+            if now - at > RECONNECTION or id_ in self._unreachable:
                 found.setdefault(id_, (at, "its connection has closed"))
-        announced_at, announced = self._announced
-        for death in announced:
-            # Otherwise another process has replaced it.
-            if death.id in nodes and nodes[death.id].address == (death.host, death.port):
-                found.setdefault(death.id, (announced_at - death.age, death.why))
+        for id_ in self._replaceable & found.keys():
+            self._final.setdefault(id_, found[id_])
+        found |= self._final
+        for death in self._dead_now():
+            found.setdefault(death.id, (self._announced[0] - death.age, death.why))
         since = sorted((at, id_, why) for id_, (at, why) in found.items() if id_ in nodes)
         return [NodeDeath(nodes[id_], why, at) for at, id_, why in since]
 
@@ -155,9 +190,10 @@ class KnownNodes:
         expected = settings.servers + settings.workers
         self.sockets = Sockets(self.admission, lambda reason: self.dropped.drop("foreign", reason), expected)
         self.sender = Sender(settings, self.sockets)
-        self.deaths = Deaths(settings.heartbeat_timeout, self.sockets.incoming.closed, self.nodes)
+        self.deaths = Deaths(settings, self.sockets.incoming.closed, self.nodes)
         self._lock = Lock()
         self._timestamp = 0
+        self._next_probe = 0.0
 
     @property
     def schedules(self) -> bool:
@@ -220,6 +256,7 @@ class KnownNodes:
             self._timestamp = random.randrange(1 << 20, 1 << 29)
         for node in nodes:
             if node.id in self.nodes:
+                self.deaths.replaced(node.id)
                 self.sender.replaced(node.id)
                 self.sockets.incoming.replaced(node.id)
             self.nodes[node.id] = node
@@ -228,8 +265,23 @@ class KnownNodes:
         self.registered.set()
         self.sockets.incoming.resume()
 
-    def take_list(self, sender: int | None, control: Control) -> None:
-        """Take a list of nodes from the scheduler.
+    def probe(self) -> None:
+        """Look, as the scheduler, whether the processes of replaceable nodes without a connection have ended."""
+        now, closed = time.monotonic(), self.sockets.incoming.closed
+        due = [id_ for id_ in self.settings.replaceable & closed.keys() if now - closed[id_] > PROBE_EVERY]
+        if not due or now < self._next_probe:
+            return
+        self._next_probe = now + PROBE_EVERY
+        for id_ in due:
+            try:
+                socket.create_connection(self.nodes[id_].address, _PROBE_TIMEOUT).close()
+            except ConnectionRefusedError:
+                self.deaths.unreachable(id_)
+            except OSError:  # its host is gone, or cannot be reached
+                continue
+
+    def take_list(self, sender: int | None, control: Control) -> Sequence[NodeInfo]:
+        """Take a list of nodes from the scheduler; return those that have replaced others.
 
         Raises:
             LaunchError: it is the first one, and does not fit the settings of this node.
@@ -246,7 +298,10 @@ class KnownNodes:
             self.dropped.drop("unexpected", reason)
         else:
             self.deaths.alive(SCHEDULER_ID)
+            new = [node for node in control.nodes if node.id in self.nodes and node.id != self.id]
             self.connect(control.nodes)
+            return new
+        return ()
 
 
 def objection(nodes: Sequence[NodeInfo], me: NodeInfo, settings: Settings, *, first: bool) -> str | None:

@@ -43,7 +43,18 @@ class DataType(IntEnum):
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node in the list of the scheduler."""
+    """One node in the list of the scheduler.
+
+    Attributes:
+        role: its role.
+        host: the address or name at which others reach it.
+        port: its port there.
+        id: its id; `EMPTY` before it has one.
+        is_recovery: whether it replaces a dead node.
+        customer: the number of its customer, which hpcps ignores.
+        wanted: the rank that it asks for among the nodes of its role; `EMPTY` if it takes any. An extension of hpcps.
+        incarnation: how many processes had its rank before it, as it says itself. An extension of hpcps.
+    """
 
     role: NodeRole
     host: str
@@ -51,6 +62,8 @@ class NodeInfo:
     id: int = EMPTY
     is_recovery: bool = False
     customer: int = 0
+    wanted: int = EMPTY
+    incarnation: int = 0
 
     @property
     def address(self) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 from hpcps.errors import LaunchError, RunError
+from hpcps.transport.process_group import DeclaredLostError
 from hpcps.transport.pslite.encoding import MalformedFrameError, decode
 from hpcps.transport.pslite.membership import KnownNodes, NodeDeath
 from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
@@ -34,6 +35,8 @@ class Node:
             Messages may arrive as soon as `start` is called.
         mesh: also connect to the nodes of the same role, which ps-lite does not.
         announce: called on a scheduler with its address, once it listens; a `root_port` of 0 becomes a free port.
+        observe: is told, in the receiving thread, which nodes the scheduler has declared dead, and which nodes have
+            replaced them.
     """
 
     def __init__(
@@ -43,14 +46,15 @@ class Node:
         *,
         mesh: bool = False,
         announce: Callable[[NodeInfo], None] = lambda me: None,
+        observe: Callable[[NodeDeath | NodeInfo], None] = lambda change: None,
     ) -> None:
         self.settings = settings
         self._members = members = KnownNodes(settings, mesh=mesh)
         self.dropped, self.nodes, self.sender = members.dropped, members.nodes, members.sender
         self._announce = announce
         self._passed = Event()
-        self._scheduling = Scheduling(settings, members, self._passed.set) if members.schedules else None
-        self._receiver = Receiver(members, self._scheduling, self._passed, deliver)
+        self._scheduling = Scheduling(settings, members, self._passed.set, observe) if members.schedules else None
+        self._receiver = Receiver(members, self._scheduling, self._passed, deliver, observe)
         self._registration_reply = ""
 
     @property
@@ -91,7 +95,8 @@ class Node:
             else:
                 host, bind_to = own_address(settings.host, settings.interface, settings.root_host)
                 port = self._members.sockets.bind(bind_to, settings.port)
-                self._members.me = me = NodeInfo(settings.role, host, port)
+                wanted, incarnation = settings.wanted, settings.incarnation
+                self._members.me = me = NodeInfo(settings.role, host, port, wanted=wanted, incarnation=incarnation)
                 self._members.sockets.connect(SCHEDULER_ID, *scheduler.address, own_id=None)
                 self._receiver.start()
                 self._members.send_control(SCHEDULER_ID, Control(Command.ADD_NODE, (me,)))
@@ -105,6 +110,10 @@ class Node:
         except BaseException:
             self.abandon()
             raise
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Execute an action in the receiving thread, in turn with the messages that it handles."""
+        self._receiver.post(action)
 
     def timestamp(self) -> int:
         """Return the timestamp of the next request."""
@@ -208,11 +217,12 @@ class Node:
 
         Raises:
             LaunchError: this node cannot join the cluster.
+            DeclaredLostError: the others go on without it.
             RunError: another error occurred, or the node has left.
         """
         if self._members.left.is_set():
             raise RunError(f"{self.me} has left")
-        if isinstance(self._receiver.failure, LaunchError):
+        if isinstance(self._receiver.failure, (LaunchError, DeclaredLostError)):
             raise self._receiver.failure
         if self._receiver.failure is not None:
             raise RunError(f"{self.me} has failed: {self._receiver.failure}") from self._receiver.failure

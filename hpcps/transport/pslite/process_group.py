@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Event, Lock
 from typing import NamedTuple
 
@@ -12,21 +14,41 @@ import zmq
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_as
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Lost, Replaced
+from hpcps.protocol.roster import SERVER_0
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LaunchedProcess, LostError, ProcessGroup
 from hpcps.transport.pslite.encoding import MalformedFrameError
-from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole
+from hpcps.transport.pslite.membership import NodeDeath
+from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole, id_of, rank_of
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery
 from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.transport import APP, MESSAGE, PsliteTransport
 
 
+def ids_of(world: Sequence[Peer]) -> tuple[int, ...]:
+    """Return the node id of each process of a launch; validators, adversary and evaluator count as workers."""
+    ranks: Counter[NodeRole] = Counter()
+    ids = []
+    for peer in world:
+        role = node_role(peer)
+        ids.append(id_of(role, ranks[role]))
+        ranks[role] += 1
+    return tuple(ids)
+
+
+def node_role(peer: Peer) -> NodeRole:
+    """Return the role of the node of a process: ps-lite has no validators, adversary and evaluator."""
+    return {"server": NodeRole.SERVER, "scheduler": NodeRole.SCHEDULER}.get(peer.role, NodeRole.WORKER)
+
+
 class Text(NamedTuple):
     """The text of one process.
 
     Attributes:
-        turn: the number of the allgather.
+        turn: the number of the allgather; `JOINS` from a replacement, which asks for that of the next one.
         rank: the rank of the process.
         launch: the fingerprint of its launch.
         text: the text.
@@ -42,51 +64,103 @@ class Everyone(NamedTuple):
     """The texts of all processes in one allgather.
 
     Attributes:
-        turn: the number of the allgather.
-        nodes: the node id of each rank.
-        texts: the text of each rank.
+        turn: the number of the allgather; for a replacement that joins, that of the next one, or `OVER`.
+        texts: the text of each rank, empty for a process that is lost; no text for a replacement that joins.
     """
 
     turn: int
-    nodes: tuple[int, ...]
     texts: tuple[str, ...]
 
 
+JOINS, OVER = -1, -2
+"""As `turn`: a replacement joins; it is too late."""
+
+
 class Texts:
-    """The texts that the scheduler has collected; any thread may add one."""
+    """The texts that the scheduler has collected; any thread may add one.
 
-    def __init__(self, launch: str, size: int) -> None:
-        self._launch = launch
-        self._size = size
+    Args:
+        launch: the fingerprint of the launch.
+        ids: the node id of each rank.
+    """
+
+    def __init__(self, launch: str, ids: Sequence[int]) -> None:
+        self._launch, self._ids = launch, tuple(ids)
         self._lock = Lock()
-        self._nodes: dict[int, int] = {}
+        self._present = set(range(len(ids)))
+        self._late: set[int] = set()
         self._turns: dict[int, dict[int, str]] = {}
+        self._next = 0
+        self._run_ends_with: int | None = None
 
-    def add(self, node: int, sent: Text) -> tuple[str, Everyone | None]:
-        """Add a text; return its problem (or an empty text), and all texts if this was the last one (else None)."""
+    def add(self, node: int, sent: Text) -> tuple[str, list[Everyone]]:
+        """Add a text; return its problem (or an empty text), and the allgathers that are complete with it."""
         with self._lock:
-            if sent.launch != self._launch or not 0 <= sent.rank < self._size:
-                return f"node {node} is of another launch", None
-            if self._nodes.setdefault(sent.rank, node) != node:
-                return f"node {node} claims rank {sent.rank}, which node {self._nodes[sent.rank]} has", None
+            if problem := self._problem(node, sent):
+                return problem, []
             turn = self._turns.setdefault(sent.turn, {})
-            if sent.rank in turn:
-                return f"rank {sent.rank} sends a second text", None
+            if sent.rank in turn or sent.turn < self._next:
+                return f"rank {sent.rank} sends a second text", []
             turn[sent.rank] = sent.text
-            if len(turn) < self._size:
-                return "", None
-            del self._turns[sent.turn]
-            nodes = tuple(self._nodes[rank] for rank in range(self._size))
-            return "", Everyone(sent.turn, nodes, tuple(turn[rank] for rank in range(self._size)))
+            self._late.discard(sent.rank)
+            return "", self._completed()
 
-    def who(self, node: int) -> int | None:
-        """Return the rank of a node, or None if it has sent no text yet."""
+    def begin(self) -> None:
+        """Note that the run begins: the next allgather ends it."""
         with self._lock:
-            return next((rank for rank, id_ in self._nodes.items() if id_ == node), None)
+            self._run_ends_with = self._next
+
+    def lose(self, rank: int) -> list[Everyone]:
+        """Wait no longer for a lost process; return the allgathers that are complete without it."""
+        with self._lock:
+            self._present.discard(rank)
+            self._late.discard(rank)
+            return self._completed()
+
+    def join(self, node: int, sent: Text) -> tuple[str, Everyone | None]:
+        """Let a replacement join; return its problem (or an empty text), and the answer to it, None before the run."""
+        with self._lock:
+            if problem := self._problem(node, sent):
+                return problem, None
+            if self._run_ends_with is None:
+                return "", None
+            if self._ends():
+                return "", Everyone(OVER, ())
+            self._present.add(sent.rank)
+            self._late.add(sent.rank)
+            return "", Everyone(self._next, ())
+
+    def unneeded(self) -> list[int]:
+        """Return the ranks of replacements that have joined, and that others wait for at the end of the run."""
+        with self._lock:
+            return sorted(self._late) if self._ends() else []
+
+    def _ends(self) -> bool:
+        """Return whether a process with a role has finished the run; the scheduler waits from the beginning."""
+        if self._run_ends_with is None:
+            return False
+        last = self._turns.get(self._next, {})
+        return self._next > self._run_ends_with or any(self._ids[rank] != SCHEDULER_ID for rank in last)
+
+    def _problem(self, node: int, sent: Text) -> str:
+        if sent.launch != self._launch or not 0 <= sent.rank < len(self._ids):
+            return f"node {node} is of another launch"
+        if self._ids[sent.rank] != node:
+            return f"node {node} claims rank {sent.rank}, which node {self._ids[sent.rank]} has"
+        return ""
+
+    def _completed(self) -> list[Everyone]:
+        done = []
+        while self._present <= self._turns.get(self._next, {}).keys():
+            texts = self._turns.pop(self._next)
+            done.append(Everyone(self._next, tuple(texts.get(rank, "") for rank in range(len(self._ids)))))
+            self._next += 1
+        return done
 
 
-TEXT, EVERYONE = 2, 3
-"""As `head`: a text of one process, to the scheduler; the texts of all processes, from the scheduler."""
+TEXT, EVERYONE, UNNEEDED = 2, 3, 4
+"""As `head`: a text of one process, to the scheduler; from it, the texts of all processes, or that others have finished
+the run and a replacement that takes no part yet may do so, too."""
 
 _CHECK_EVERY = 0.5
 """Seconds between two checks that the others are alive."""
@@ -99,8 +173,7 @@ class PsliteProcessGroup(ProcessGroup):
     """The processes of a launch as ps-lite nodes.
 
     All collective operations use one allgather: each process sends a text to the scheduler, which sends all texts to
-    every process. The first allgather also gives every process the node id of every rank. The scheduler is one of the
-    processes and has a rank like the others.
+    every process. The scheduler is one of the processes and has a rank like the others.
 
     Args:
         settings: the settings of the node.
@@ -115,28 +188,41 @@ class PsliteProcessGroup(ProcessGroup):
         assert process.rank is not None, "the launcher says it"
         self.rank, self.size = process.rank, len(process.world)
         self._world, self._hosts, self._launch = process.world, process.hosts, process.launch
-        self._texts = Texts(process.launch, self.size) if settings.role == NodeRole.SCHEDULER else None
-        self._ids: tuple[int, ...] = ()
-        self._left = False
-        self._turn = 0
+        self._replaceable, self.leader = process.replaceable, process.leader
+        self.incarnation = process.incarnation
+        self._ids = ids_of(process.world)
+        self._texts = Texts(process.launch, self._ids) if settings.role == NodeRole.SCHEDULER else None
+        self._joining: list[Text] = []
+        self._left = self._over = self._unneeded = False
+        self._turn = self._awaited = 0
         self._collected: Everyone | None = None
         self._complete = Event()
         self._checked = time.monotonic()
-        self._transport: PsliteTransport | None = None
-        self._node = Node(settings, self._deliver, mesh=True, announce=announce)
+        settings = replace(
+            settings,
+            wanted=rank_of(self._ids[self.rank]),
+            incarnation=self.incarnation,
+            replaceable=frozenset(self._ids[rank] for rank in self._replaceable),
+            silence=process.silence if self._replaceable else 0.0,
+        )
+        self._node = Node(settings, self._deliver, mesh=True, announce=announce, observe=self._observe)
+        roles = {peer: id_ for peer, id_ in zip(self._world, self._ids, strict=True) if id_ != SCHEDULER_ID}
+        # Before the node starts: others send to a replacement as soon as they know it.
+        self._transport = PsliteTransport(self._node, roles, self._check_peers, joins_late=self.incarnation > 0)
         self._node.start()
         try:
-            self._ids = self._exchange("").nodes
+            if self._node.recovered:
+                self._join()
+            else:
+                self.incarnation = 0  # its predecessor was lost before the others knew it
+                self._exchange("")
         except BaseException:
             self._node.abandon()
             raise
-        roles = {peer: id_ for peer, id_ in zip(self._world, self._ids, strict=True) if id_ != SCHEDULER_ID}
-        self._transport = PsliteTransport(self._node, roles, self._check_peers)
 
     @property
     def transport(self) -> PsliteTransport:
         """The transport for messages between roles."""
-        assert self._transport is not None
         return self._transport
 
     def facts(self) -> dict[str, object]:
@@ -153,6 +239,9 @@ class PsliteProcessGroup(ProcessGroup):
 
     def settle(self) -> None:
         transport, me = self.transport, str(self._node.id)
+        if self._replaceable:  # the launch has no further run
+            self.barrier()
+            return
         sent = [json.loads(text).get(me, 0) for text in self.collect(json.dumps(transport.sent_to))]
         backoff = self.backoff()
         while any(transport.received_from[id_] < count for id_, count in zip(self._ids, sent, strict=True)):
@@ -160,6 +249,17 @@ class PsliteProcessGroup(ProcessGroup):
                 backoff.wait()
         # No process starts the next run while another still drops the remaining messages of this run.
         self.barrier()
+
+    def begin(self) -> None:
+        if self._texts is not None:
+            self._texts.begin()
+            self._node.post(self._admit)
+
+    def joins_in_time(self) -> bool:
+        return not self._over
+
+    def is_needed(self) -> bool:
+        return not self._unneeded
 
     def leave(self) -> None:
         self._node.stop()
@@ -170,11 +270,24 @@ class PsliteProcessGroup(ProcessGroup):
 
     def _exchange(self, text: str) -> Everyone:
         """Send a text, and wait for the texts of all processes (allgather)."""
-        mine, self._turn = Text(self._turn, self.rank, self._launch, text), self._turn + 1
+        everyone = self._ask(self._turn, text)
+        self._turn += 1
+        if len(everyone.texts) != self.size:
+            raise RunError(f"the scheduler has sent {len(everyone.texts)} texts to {self.size} processes")
+        return everyone
+
+    def _join(self) -> None:
+        """Join the others in the run, as a replacement."""
+        self._turn = self._ask(JOINS, "").turn
+        self._over = self._turn == OVER
+
+    def _ask(self, turn: int, text: str) -> Everyone:
+        """Send a text to the scheduler, and wait for its answer."""
         self._complete.clear()
-        self._collected = None
+        self._collected, self._awaited = None, turn
+        mine = Text(turn, self.rank, self._launch, text)
         if self._texts is not None:
-            self._add(SCHEDULER_ID, mine)
+            self._node.post(lambda: self._add(SCHEDULER_ID, mine))
         else:
             self._node.send(SCHEDULER_ID, self._meta(TEXT), [json.dumps(mine).encode()])
         while not self._complete.wait(_CHECK_EVERY):
@@ -191,32 +304,80 @@ class PsliteProcessGroup(ProcessGroup):
         try:
             if meta.app != APP:
                 raise MalformedFrameError(f"it is of the application {meta.app}")
-            if meta.head == MESSAGE and transport is not None:
+            if meta.head == MESSAGE:
                 transport.accept(delivery)
             elif meta.head == TEXT and self._texts is not None and len(delivery.data) == 1:
                 self._add(delivery.sender, parse_as(Text, "a text", delivery.data[0].tobytes()))
             elif meta.head == EVERYONE and delivery.sender == SCHEDULER_ID and len(delivery.data) == 1:
                 self._finish(parse_as(Everyone, "a list of texts", delivery.data[0].tobytes()))
+            elif meta.head == UNNEEDED and delivery.sender == SCHEDULER_ID:
+                self._unneeded = True
             else:
                 self._node.dropped.drop("unexpected", f"node {delivery.sender} sends a message of kind {meta.head}")
         except (InputError, MalformedFrameError) as error:
             self._node.dropped.drop("malformed", str(error))
 
+    def _observe(self, change: NodeDeath | NodeInfo) -> None:
+        """Tell the role of this process, or the scheduler's texts, what becomes of others, in the receiving thread."""
+        node = change.node if isinstance(change, NodeDeath) else change
+        rank = self._ids.index(node.id)
+        if rank not in self._replaceable:
+            return
+        if self._texts is not None:
+            if isinstance(change, NodeDeath):
+                self._send_all(self._texts.lose(rank))
+            return
+        me, peer = self._world[self.rank], self._world[rank]
+        event: Lost | Replaced
+        if isinstance(change, NodeDeath):
+            event = Lost(peer, change.why, change.since)
+        else:
+            event = Replaced(peer, change.incarnation)
+        self._transport.note(event, tell=me.role == "validator" or me == SERVER_0)
+
     def _add(self, node: int, sent: Text) -> None:
+        """Add a text to those that the scheduler has, in its receiving thread."""
         assert self._texts is not None
-        problem, everyone = self._texts.add(node, sent)
+        if sent.turn == JOINS:
+            self._joining.append(sent)
+            self._admit()
+            return
+        problem, done = self._texts.add(node, sent)
         if problem:
             self._node.dropped.drop("foreign", problem)
-        if everyone is not None:
-            for id_ in everyone.nodes:
-                if id_ != SCHEDULER_ID:
+        self._send_all(done)
+        self._dismiss()
+
+    def _admit(self) -> None:
+        """Answer the replacements that want to join; before the run, they wait."""
+        assert self._texts is not None
+        joining, self._joining = self._joining, []
+        for sent in joining:
+            problem, answer = self._texts.join(self._ids[sent.rank], sent)
+            if problem:
+                self._node.dropped.drop("foreign", problem)
+            elif answer is None:
+                self._joining.append(sent)
+            else:
+                self._node.send(self._ids[sent.rank], self._meta(EVERYONE), [json.dumps(answer).encode()])
+
+    def _send_all(self, done: Sequence[Everyone]) -> None:
+        """Send the texts of complete allgathers to all that are there."""
+        dead = {death.node.id for death in self._node.deaths()}
+        for everyone in done:
+            for id_ in self._ids:
+                if id_ != SCHEDULER_ID and id_ not in dead:
                     self._node.send(id_, self._meta(EVERYONE), [json.dumps(everyone).encode()])
             self._finish(everyone)
 
+    def _dismiss(self) -> None:
+        """Tell the replacements for which others wait at the end of the run that they may finish, too."""
+        assert self._texts is not None
+        for rank in self._texts.unneeded():
+            self._node.send(self._ids[rank], self._meta(UNNEEDED))
+
     def _finish(self, everyone: Everyone) -> None:
-        if len(everyone.nodes) != self.size or len(everyone.texts) != self.size:
-            raise MalformedFrameError(f"it is no list of the texts of {self.size} processes")
-        if everyone.turn == self._turn - 1:
+        if everyone.turn == self._awaited or (self._awaited == JOINS and not everyone.texts):
             self._collected = everyone
             self._complete.set()
 
@@ -230,19 +391,11 @@ class PsliteProcessGroup(ProcessGroup):
             return
         self._checked = now
         self._node.check()
-        if given_up := self._node.sender.given_up:
-            rank = self._rank_of(next(iter(given_up)))
-            raise RunError(f"messages to {'a node' if rank is None else self._world[rank]} are not acknowledged")
+        replaceable = {self._ids[rank] for rank in self._replaceable}
+        for id_ in self._node.sender.given_up.keys() - replaceable:
+            raise RunError(f"messages to {self._world[self._ids.index(id_)]} are not acknowledged")
         for death in self._node.deaths():
-            if self._texts is None and death.node.id != SCHEDULER_ID:
+            if death.node.id in replaceable or (self._texts is None and death.node.id != SCHEDULER_ID):
                 continue
-            rank = self._rank_of(death.node.id)
-            if rank is None:
-                raise RunError(str(death))
+            rank = self._ids.index(death.node.id)
             raise LostError(self._world[rank], self._hosts[rank], death.why)
-
-    def _rank_of(self, id_: int) -> int | None:
-        if id_ in self._ids:
-            return self._ids.index(id_)
-        # Before the first allgather is complete, only the scheduler may know the rank.
-        return None if self._texts is None else self._texts.who(id_)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from threading import Event, Thread, current_thread
 
 from hpcps.errors import HpcpsError, InputError
+from hpcps.transport.process_group import DeclaredLostError
 from hpcps.transport.pslite.encoding import MOST_BYTES, Admission, MalformedFrameError, decode, encode
 from hpcps.transport.pslite.incoming import Frame
-from hpcps.transport.pslite.membership import KnownNodes
-from hpcps.transport.pslite.meta import EMPTY, SCHEDULER_ID, Command, Control, Meta, members
+from hpcps.transport.pslite.membership import PROBE_EVERY, KnownNodes, NodeDeath
+from hpcps.transport.pslite.meta import EMPTY, SCHEDULER_ID, Command, Control, Meta, NodeInfo, members
 from hpcps.transport.pslite.scheduling import Scheduling
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Receiver:
         scheduling: handles registrations and barriers, on a scheduler; else None.
         passed: is set when the barrier at which the node waits is released.
         deliver: receives the messages of the application, in the receiving thread.
+        observe: is told there of dead nodes, and of nodes that have replaced them.
 
     Attributes:
         failure: the exception that ended the thread.
@@ -48,12 +50,13 @@ class Receiver:
         scheduling: Scheduling | None,
         passed: Event,
         deliver: Callable[[Delivery], None],
+        observe: Callable[[NodeDeath | NodeInfo], None],
     ) -> None:
         self.failure: BaseException | None = None
         self._members = members
         self._scheduling = scheduling
         self._passed = passed
-        self._deliver = deliver
+        self._deliver, self._observe = deliver, observe
         self._posted: deque[Callable[[], None]] = deque()
         self._next_beat = time.monotonic()
         self._thread = Thread(target=self._receive, name="pslite", daemon=True)
@@ -106,9 +109,14 @@ class Receiver:
             self._take_from(sender, meta, frames[1:])
 
     def _take_from(self, sender: int, meta: Meta, data: list[Frame]) -> None:
+        control = meta.control
+        if self._members.deaths.final(sender):
+            self._members.dropped.drop("foreign", f"node {sender} is dead, and its process goes on")
+            if self._scheduling is not None:
+                self._members.send_control(sender, Control(Command.TERMINATE))
+            return
         if self._scheduling is not None or sender == SCHEDULER_ID:
             self._members.deaths.alive(sender)
-        control = meta.control
         if control is not None and control.command == Command.ACK:
             self._members.sender.resender.acknowledged(sender, control.signature)
         elif self._members.sender.acknowledges and meta.timestamp == EMPTY:
@@ -132,9 +140,12 @@ class Receiver:
                 self._members.send_control(sender, Control(Command.HEARTBEAT, (self._members.nodes[SCHEDULER_ID],)))
             elif sender == SCHEDULER_ID and meta.body:
                 try:
-                    self._members.deaths.announce(meta.body)
+                    for death in self._members.deaths.announce(meta.body):
+                        self._observe(death)
                 except InputError as error:
                     self._members.dropped.drop("malformed", str(error))
+        elif control.command == Command.TERMINATE and sender == SCHEDULER_ID:
+            raise DeclaredLostError(f"{self._members.me} was silent for so long that it counts as lost")
         else:
             self._members.dropped.drop("unexpected", f"node {sender} sends {control.command.name}")
 
@@ -148,7 +159,8 @@ class Receiver:
                     command = Control(Command.TERMINATE) if refusal else None
                     self._members.sockets.incoming.answer(encode(Meta(control=command, body=reason.encode())))
             return
-        self._members.take_list(sender, control)
+        for node in self._members.take_list(sender, control):
+            self._observe(node)
 
     def _run_timers(self) -> None:
         """Do periodic work: send a heartbeat, replace dead nodes, resend messages."""
@@ -169,8 +181,8 @@ class Receiver:
             limits.append(self._members.settings.resend_timeout / 4)
         if self._members.settings.heartbeat_interval:
             limits.append(self._members.settings.heartbeat_interval / 4)
-        if self._scheduling is not None and self._members.settings.heartbeat_timeout:
-            limits.append(self._members.settings.heartbeat_timeout / 4)
-        if self._scheduling is not None and self._members.sockets.incoming.closed:
-            limits.append(1.0)
+        if self._scheduling is not None:
+            settings, closed = self._members.settings, self._members.sockets.incoming.closed
+            limits += [each / 4 for each in (settings.heartbeat_timeout, settings.silence) if each]
+            limits += [PROBE_EVERY if settings.replaceable & closed.keys() else 1.0] if closed else []
         return min(limits, default=None)

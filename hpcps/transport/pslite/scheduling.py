@@ -36,7 +36,11 @@ class NodeRegistry:
             return f"a second scheduler, at {node.host}:{node.port}"
         if node.id != EMPTY:
             return f"a node that registers must have no id, this one has {node.id}"
-        role = [other for other in self._coming if other.role == node.role]
+        role = [other for other in self._coming if other.role == node.role and not _replaces(node, other)]
+        if node.wanted != EMPTY and not 0 <= node.wanted < self._expected[node.role]:
+            return f"the {node} asks for rank {node.wanted} of {self._expected[node.role]}"
+        if node.wanted != EMPTY and any(other.wanted == node.wanted for other in role):
+            return f"the {node} asks for rank {node.wanted}, for which another node has asked"
         if any(other.address == node.address for other in self._coming + self.waiting):
             return f"the {node} registers twice"
         if len(self.waiting) >= len(self.nodes) > 0:
@@ -50,11 +54,11 @@ class NodeRegistry:
         if self.complete:
             self.waiting.append(node)
             return False
-        self._coming.append(node)
+        self._coming = [other for other in self._coming if not _replaces(node, other)] + [node]
         if len(self._coming) < sum(self._expected.values()):
             return False
         ranks = dict.fromkeys(self._expected, 0)
-        for each in sorted(self._coming, key=lambda each: each.address):
+        for each in sorted(self._coming, key=lambda each: (each.wanted, each.address)):
             id_ = id_of(each.role, ranks[each.role])
             ranks[each.role] += 1
             self.nodes[id_] = replace(each, id=id_)
@@ -65,11 +69,13 @@ class NodeRegistry:
         """Assign the ids of dead nodes to waiting nodes, and return the nodes that got one.
 
         A waiting node with the address of another node gets the id of that node at once, because two processes cannot
-        listen at one address.
+        listen at one address. A node that asks for a rank gets no other one.
         """
         recovered = []
         for node in list(self.waiting):
             same = [id_ for id_, old in self.nodes.items() if old.role == node.role]
+            if node.wanted != EMPTY:
+                same = [id_of(node.role, node.wanted)]
             match = [id_ for id_ in same if self.nodes[id_].address == node.address]
             match += [id_ for id_ in sorted(same) if id_ in dead]
             if match:
@@ -89,17 +95,28 @@ class NodeRegistry:
         return " and ".join(parts)
 
 
+def _replaces(node: NodeInfo, other: NodeInfo) -> bool:
+    """Return whether a node that registers is the replacement of one that has registered and has no id yet."""
+    return node.role == other.role and node.wanted == other.wanted != EMPTY and node.incarnation > other.incarnation
+
+
 _log = logging.getLogger(__name__)
 
 
 class Scheduling:
     """Runs in the receiving thread of the scheduler."""
 
-    def __init__(self, settings: Settings, members: KnownNodes, pass_barrier: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        members: KnownNodes,
+        pass_barrier: Callable[[], None],
+        observe: Callable[[NodeDeath | NodeInfo], None],
+    ) -> None:
         self.registry = NodeRegistry(settings.servers, settings.workers)
         self._settings = settings
         self._members = members
-        self._pass_barrier = pass_barrier
+        self._pass_barrier, self._observe = pass_barrier, observe
         self._reported: set[int] = set()
         self._arrived: dict[int, dict[int, int]] = {}
 
@@ -122,15 +139,18 @@ class Scheduling:
     def recover(self) -> None:
         """Report dead nodes, and let waiting nodes replace them."""
         if self.registry.complete:
+            self._members.probe()
             self._recover()
 
     def arrive(self, sender: int, group: int, customer: int) -> None:
         """Record that a node waits at a barrier; when all wait, release them."""
-        arrived = self._arrived.setdefault(group, {})
-        arrived[sender] = customer
+        self._arrived.setdefault(group, {})[sender] = customer
+        self._release(group)
+
+    def _release(self, group: int) -> None:
         if self.missing(group):
             return
-        del self._arrived[group]
+        arrived = self._arrived.pop(group)
         for id_, customer in arrived.items():
             if id_ == SCHEDULER_ID:
                 self._pass_barrier()
@@ -138,9 +158,9 @@ class Scheduling:
                 self._members.send_control(id_, Control(Command.BARRIER, group=group), app=0, customer=customer)
 
     def missing(self, group: int) -> list[int]:
-        """Return the nodes of a group that do not wait at its barrier."""
-        arrived = self._arrived.get(group, {})
-        return [id_ for id_ in members(group, self._settings.servers, self._settings.workers) if id_ not in arrived]
+        """Return the nodes of a group that do not wait at its barrier, without those that the others survive."""
+        arrived, everyone = self._arrived.get(group, {}), members(group, self._settings.servers, self._settings.workers)
+        return [id_ for id_ in everyone if id_ not in arrived and not self._members.deaths.final(id_)]
 
     def _recover(self) -> None:
         deaths = {death.node.id: death for death in self._members.deaths.known()}
@@ -157,15 +177,21 @@ class Scheduling:
 
     def _announce(self, deaths: Mapping[int, NodeDeath]) -> None:
         """Send the list of all dead nodes to the others, as a heartbeat with a body, which C++ nodes do not read."""
+        new = [death for id_, death in deaths.items() if id_ not in self._reported]
         self._reported = set(deaths)
         heartbeat = Control(Command.HEARTBEAT, (self._members.nodes[SCHEDULER_ID],))
         for id_ in self.registry.nodes.keys() - deaths.keys():
             self._members.send_control(id_, heartbeat, body=encode_deaths(deaths.values()))
+        for death in new:
+            self._observe(death)
+        for group in list(self._arrived):
+            self._release(group)
 
     def _replace(self, recovered: Sequence[NodeInfo], dead: set[int]) -> None:
         """Tell all nodes which nodes have replaced dead ones."""
         self._members.connect(recovered)
         for node in recovered:
+            self._observe(node)
             _log.warning("the %s replaces a dead node", node)
             self._members.deaths.alive(node.id)
             # The new process does not wait at the barriers of its predecessor.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcps.errors import LaunchError
 from hpcps.inputs import whole_number
-from hpcps.transport.pslite.meta import NodeRole
+from hpcps.transport.pslite.meta import EMPTY, NodeRole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,11 @@ class Settings:
         resend_limit: the number of times that a message is sent again before it fails.
         drop_rate: for tests: the percentage of received messages to drop (`PS_DROP_MSG`).
         timeout: maximum seconds to wait for other nodes (`PS_TIMEOUT`, an extension of hpcps).
+        wanted: the rank that this node asks for among the nodes of its role; `EMPTY` for any.
+        incarnation: how many processes had this rank before this one.
+        replaceable: the ids of nodes whose death the others survive: a node is dead as soon as it has closed its
+            connection to the scheduler and nobody listens at its address, and it stays dead until it is replaced.
+        silence: seconds without a message after which a replaceable node is dead; 0 for `heartbeat_timeout`.
     """
 
     role: NodeRole
@@ -47,6 +52,10 @@ class Settings:
     resend_limit: int = 10
     drop_rate: int = 0
     timeout: float = 600.0
+    wanted: int = EMPTY
+    incarnation: int = 0
+    replaceable: frozenset[int] = frozenset()
+    silence: float = 0.0
 
     @staticmethod
     def from_environment(variables: Mapping[str, str]) -> Settings:

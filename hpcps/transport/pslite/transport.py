@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from threading import Event
@@ -12,7 +13,7 @@ import numpy as np
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Malformed
+from hpcps.protocol.received import Lost, Malformed, Replaced
 from hpcps.transport.base import MessageTransport, Traffic
 from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.meta import Meta
@@ -34,14 +35,19 @@ class PsliteTransport(MessageTransport):
         node: the node of this process; it has started, and passes messages with the head `MESSAGE` to `accept`.
         ids: the node id of each role.
         check: called when no message has arrived; raises an error if another process is lost.
+        joins_late: whether others may have sent messages to a predecessor of this process; these are not repeated.
     """
 
-    def __init__(self, node: Node, ids: Mapping[Peer, int], check: Callable[[], None]) -> None:
+    def __init__(
+        self, node: Node, ids: Mapping[Peer, int], check: Callable[[], None], *, joins_late: bool = False
+    ) -> None:
         self._node = node
         self._check = check
         self._ids = dict(ids)
         self._peers = {id_: peer for peer, id_ in ids.items()}
-        self._inbox: deque[Delivery] = deque()
+        self._joins_late = joins_late
+        self._inbox: deque[Delivery | Lost | Replaced] = deque()
+        self._gone: set[Peer] = set()
         self._arrived = Event()
         self._early: dict[int, dict[int, Delivery]] = {}
         self._expected: Counter[int] = Counter()
@@ -63,12 +69,13 @@ class PsliteTransport(MessageTransport):
         self._node.send(id_, meta, frames)
         self.traffic.sent += len(header) + envelope.payload_bytes
 
-    def receive(self) -> Delivered | Malformed | None:
+    def receive(self) -> Delivered | Malformed | Lost | Replaced | None:
         # A payload is a read-only view of its frame, valid while it is referenced.
         if not self._inbox:
             self._check()
             return None
-        return self._open(self._inbox.popleft())
+        first = self._inbox.popleft()
+        return first if isinstance(first, (Lost, Replaced)) else self._open(first)
 
     def rest(self, seconds: float) -> None:
         """Sleep for `seconds`, or until a message arrives."""
@@ -86,6 +93,8 @@ class PsliteTransport(MessageTransport):
             self._node.dropped.drop("foreign", f"node {sender} has no role, or does not number its messages")
             return
         (number,) = _NUMBER.unpack(delivery.meta.body)
+        if self._joins_late and sender not in self._expected:
+            self._expected[sender] = number
         early = self._early.setdefault(sender, {})
         if number < self._expected[sender] or number in early:
             self._node.dropped.drop("unexpected", f"message {number} of node {sender} has arrived before")
@@ -94,6 +103,26 @@ class PsliteTransport(MessageTransport):
         while (following := early.pop(self._expected[sender], None)) is not None:
             self._expected[sender] += 1
             self._inbox.append(following)
+            self._arrived.set()
+
+    def note(self, event: Lost | Replaced, *, tell: bool) -> None:
+        """Expect the messages of a replacement from the first one on, in the receiving thread.
+
+        Args:
+            event: what has become of another process.
+            tell: whether the role is to know it.
+        """
+        if isinstance(event, Replaced):
+            id_ = self._ids[event.peer]
+            self._early.pop(id_, None)
+            self._expected[id_] = 0
+            if event.peer not in self._gone and tell:  # its predecessor was replaced as soon as it was dead
+                self._inbox.append(Lost(event.peer, "another process has replaced it", time.monotonic()))
+            self._gone.discard(event.peer)
+        else:
+            self._gone.add(event.peer)
+        if tell:
+            self._inbox.append(event)
             self._arrived.set()
 
     def _open(self, delivery: Delivery) -> Delivered | Malformed:

@@ -1,0 +1,136 @@
+"""Runs over ps-lite that lose workers and go on: killed, stopped, declared lost although they live, again and again."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from fault_runs import Play, assert_quiet
+from running_processes import parent, within
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
+SURVIVING = (
+    *("--set", "transport.kind=pslite", "--set", "survive.workers=true", "--set", "topology.workers=3"),
+    *("--set", "data.limit=160", "--set", "train.epochs=4000"),
+)
+
+
+def lines(play: Play, event: str, process: str = "server-0") -> list[dict[str, object]]:
+    return [line for line in play.lines(process) if line["event"] == event]
+
+
+def pid_of(play: Play, process: str) -> int:
+    """Return the id of the process that has a role now."""
+    return int(lines(play, "start", process)[-1]["pid"])
+
+
+def until_replaced(play: Play, process: str, times: int = 1) -> None:
+    """Wait until the replacement of a process has trained."""
+
+    def there() -> bool:
+        assert play.process.poll() is None, play.text
+        starts = [n for n, line in enumerate(play.lines(process)) if line.get("incarnation") == times]
+        return bool(starts) and any(line["event"] == "round" for line in play.lines(process)[starts[-1] :])
+
+    within(120, there, lambda: f"replacement {times} of {process} in a round\n{play.text}")
+
+
+def assert_stops_whole(play: Play) -> None:
+    """The run still ends at a checkpoint when it is asked to, and nothing is left of it."""
+    play.process.send_signal(signal.SIGTERM)
+    play.end()
+    assert "stopped by SIGTERM; run it again to go on" in play.text
+    assert_quiet(play.text)
+    assert play.left() == {}
+    assert not play.run.failures
+
+
+def test_a_killed_worker_is_replaced_and_the_run_goes_on(start: Callable[..., Play]) -> None:
+    play = start(*SURVIVING, "--set", "topology.servers=2")
+    play.until()
+    os.kill(pid_of(play, "worker-1"), signal.SIGKILL)
+    until_replaced(play, "worker-1")
+    (lost,), (replaced,) = lines(play, "lost"), lines(play, "replaced")
+    assert (lost["process"], lost["cause"]) == ("worker-1", "its connection has closed")
+    assert lost["ago"] < 5, "its connection says so at once"
+    assert replaced["process"] == "worker-1"
+    # The others go on meanwhile, and the replacement has its share of rounds from its first one on.
+    between = [line for line in lines(play, "round") if lost["round"] < line["round"] < replaced["first"]]
+    assert all(line["participants"] == [0, 2] for line in between)
+    within(60, lambda: any(1 in line["participants"] for line in lines(play, "round")[-3:]), "worker 1 in a round")
+    assert re.search(r"worker-1 \(pid \d+\) on \S+ was killed by signal 9 \(SIGKILL\)", play.text)
+    assert "hpcps: worker-1 is replaced (1)" in play.text
+    assert_stops_whole(play)
+    # What has lost a process resumes like any other run, with three new workers.
+    again = start(*SURVIVING, "--set", "topology.servers=2")
+    again.until(round=int(lines(play, "round")[-1]["round"]) + 5)
+    assert_stops_whole(again)
+
+
+def test_workers_that_are_killed_again_and_again(start: Callable[..., Play]) -> None:
+    """Also the first worker, whose validator evaluates; now and then the guard of a worker dies instead."""
+    play = start(*SURVIVING, "--set", "topology.validators=1", "--set", "train.epochs=1500")
+    play.until()
+    stream = random.Random(7)
+    for _ in range(8):
+        found = [pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* worker $", command)]
+        if found:
+            pid = stream.choice(found)
+            os.kill(parent(pid) if stream.random() < 0.3 else pid, signal.SIGKILL)
+        time.sleep(stream.uniform(0.1, 2.0))
+    assert play.end(300) == 0, play.text
+    assert_quiet(play.text)
+    assert play.left() == {}
+    assert play.run.done
+    assert lines(play, "lost", "validator-0")
+
+
+def test_a_stopped_worker_is_lost_and_does_not_disturb_its_replacement(start: Callable[..., Play]) -> None:
+    play = start(*SURVIVING, "--set", "survive.after=2")
+    play.until()
+    stopped = pid_of(play, "worker-2")
+    os.kill(stopped, signal.SIGSTOP)
+    until_replaced(play, "worker-2")
+    assert re.search(r"was stopped, such as by SIGSTOP, for \S+ s, and its guard has killed it", play.text)
+    assert_stops_whole(play)
+
+
+def test_a_worker_that_counts_as_lost_and_lives_ends_and_is_replaced(start: Callable[..., Play]) -> None:
+    """Its guard is stopped, too, so that only its silence is noticed; then both go on."""
+    play = start(*SURVIVING, "--set", "survive.after=2")
+    play.until()
+    stopped = pid_of(play, "worker-2")
+    guard = parent(stopped)
+    for pid in (guard, stopped):
+        os.kill(pid, signal.SIGSTOP)
+    within(60, lambda: lines(play, "lost"), "a loss in the record")
+    assert lines(play, "lost")[0]["cause"] == "it has sent nothing for 2 s"
+    since = lines(play, "round")[-1]["round"]
+    within(60, lambda: lines(play, "round")[-1]["round"] > since + 3, "further rounds")
+    for pid in (stopped, guard):
+        os.kill(pid, signal.SIGCONT)
+    until_replaced(play, "worker-2")
+    assert "was silent for so long that it counts as lost" in play.text
+    assert_stops_whole(play)
+
+
+def test_a_server_is_no_worker(start: Callable[..., Play]) -> None:
+    play = start(*SURVIVING, "--set", "topology.servers=2")
+    play.until("server-1")
+    os.kill(play.pid("server-1"), signal.SIGKILL)
+    assert play.end() > 0
+    assert re.search(r"\): server-1 on \S+ failed .*was killed by signal 9", play.text), play.text
+    assert play.left() == {}
+
+
+def test_the_worker_that_evaluates_is_needed(start: Callable[..., Play]) -> None:
+    play = start(*SURVIVING)
+    play.until()
+    os.kill(play.pid("worker-0"), signal.SIGKILL)
+    assert play.end() > 0
+    assert re.search(r"\): worker-0 on \S+ failed .*was killed by signal 9", play.text), play.text
+    assert play.left() == {}
