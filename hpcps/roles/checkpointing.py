@@ -17,11 +17,6 @@ def report(snapped: Snapped, to: Peer = SERVER_0) -> Send:
     return Send(to, PartWritten(position=snapped.position, checksum=snapped.checksum))
 
 
-def periodic(every: int, before: int, after: int) -> bool:
-    """Return whether a checkpoint is due between two counts of finished epochs."""
-    return bool(every) and after // every > before // every
-
-
 class CheckpointParts:
     """The list of server 0 of the processes that have written their parts of the checkpoint under way.
 

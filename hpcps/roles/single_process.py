@@ -13,7 +13,7 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.checkpointing import CheckpointParts, periodic
+from hpcps.roles.checkpointing import CheckpointParts
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluation_job import EvaluationJob, evaluate_with_trainer
 from hpcps.roles.events import (
@@ -115,6 +115,7 @@ class SingleProcess:
 
     def _trained(self, time: float) -> Iterator[Effect]:
         done = self._trainer.steps_done
+        before = self.round
         if done % self._run.train.steps_per_round == 0 or done == self._last:
             yield Record("round", training_fields(self._trainer, self._seen), self._model)
             self._seen = []
@@ -126,13 +127,14 @@ class SingleProcess:
             measure = partial(evaluate_with_trainer, self._trainer, job, reestimate=again)
             yield Compute("evaluate", lambda: (job, measure()))
         else:
-            yield from self._go_on(checkpoint=False)
+            yield from self._go_on(checkpoint=self._run.checkpoint.due((before, self.round), (0, 0)))
 
     def _evaluated(self) -> Iterator[Effect]:
         done = self._trainer.steps_done
         if done < self._last:
-            epoch = done // self._epoch
-            yield from self._go_on(checkpoint=periodic(self._run.checkpoint.every, epoch - 1, epoch))
+            epoch, ended = done // self._epoch, done % self._run.train.steps_per_round == 0
+            due = self._run.checkpoint.due((self.round - ended, self.round), (epoch - 1, epoch))
+            yield from self._go_on(checkpoint=due)
             return
         yield Save(f"final/{self.peer}", self._model())
         yield Finish()

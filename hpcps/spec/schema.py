@@ -198,6 +198,13 @@ class Checkpoint(Config):
         le=MOST,
         description="Epochs between checkpoints; 0: only when the run is stopped or reaches its walltime.",
     )
+    rounds: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="Rounds between further checkpoints, if an epoch is too much to lose; asynchronous: entries of the "
+        "log; 0: none.",
+    )
     keep: PositiveInt = Field(2, le=MOST, description="Number of checkpoints to keep; a finished run keeps none.")
     margin: float = Field(
         120.0,
@@ -211,6 +218,16 @@ class Checkpoint(Config):
         le=MOST,
         description="Number of successor jobs in a chain, each of which resumes the run of its predecessor.",
     )
+
+    def due(self, rounds: tuple[int, int], epochs: tuple[int, int]) -> bool:
+        """Return whether a checkpoint is due.
+
+        Args:
+            rounds: the finished rounds, or entries of the log, when it was last asked, and now.
+            epochs: the finished epochs then, and now.
+        """
+        counts = ((self.rounds, rounds), (self.every, epochs))
+        return any(step and after // step > before // step for step, (before, after) in counts)
 
 
 class Survive(Config):

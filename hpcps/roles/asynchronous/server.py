@@ -28,7 +28,7 @@ from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
-from hpcps.roles.checkpointing import CheckpointParts, periodic, report
+from hpcps.roles.checkpointing import CheckpointParts, report
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import (
     Effect,
@@ -232,7 +232,8 @@ class AsyncServer(MessagingRole):
             yield Send(server, place.message(entry))
         yield from self._execute(entry, place, shard)
         if self._stages.stage is Stage.SERVING:
-            yield from self._checkpoint_when_due(due=periodic(self._run.checkpoint.every, before, place.epoch))
+            due = self._run.checkpoint.due((place.index - 1, place.index), (before, place.epoch))
+            yield from self._checkpoint_when_due(due=due)
 
     def _execute_ordered(self, shard: AsyncShard) -> Iterator[Effect]:
         """Execute the entries that have come and have their place."""

@@ -13,7 +13,7 @@ from hpcps.protocol.messages import Flag, InitialWeights, PartWritten, Peer
 from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import Schedule, schedule_of_rounds
-from hpcps.roles.checkpointing import CheckpointParts, periodic, report
+from hpcps.roles.checkpointing import CheckpointParts, report
 from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_size
 from hpcps.roles.collective.averager import AllreduceAverager, Averager, Contribution, RingAverager
 from hpcps.roles.events import (
@@ -236,7 +236,8 @@ class CollectiveWorker(Worker):
         schedule, after = self._model.schedule, self.round + 1
         if self._checkpoint.open is not None or after >= schedule.rounds:
             return Flag.NONE
-        due = periodic(self._run.checkpoint.every, schedule.ended(self.round), schedule.ended(after))
+        epochs = schedule.ended(self.round), schedule.ended(after)
+        due = self._run.checkpoint.due((self.round, after), epochs)
         return self._checkpoint.begin(after) if due or self._checkpoint.wanted else Flag.NONE
 
     def _end_when_done(self) -> Iterator[Effect]:

@@ -8,7 +8,7 @@ from hpcps.attacks import NoAttack
 from hpcps.protocol.messages import Flag, Peer, RunEnds
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, schedule_of_rounds
-from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts
 from hpcps.roles.events import Send
 from hpcps.roles.queries import QueryAnswers
 from hpcps.spec.schema import Run
@@ -63,8 +63,8 @@ class Announcements:
         if self._run.has_quorum and (schedule.over(round + 1) or measured_next):
             flags = Flag.EVERYONE
         if checkpoint is not None and checkpoint.open is None and not schedule.over(next_round):
-            every = self._run.checkpoint.every
-            checkpoint.due |= periodic(every, schedule.ended(next_round - 1), schedule.ended(next_round))
+            epochs = schedule.ended(next_round - 1), schedule.ended(next_round)
+            checkpoint.due |= self._run.checkpoint.due((round, round + 1), epochs)
             if (checkpoint.due or checkpoint.wanted) and complete:
                 flags |= checkpoint.begin(round + 1)
         if schedule.over(round):
