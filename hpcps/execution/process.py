@@ -106,7 +106,10 @@ def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: 
     _on_stop(stop.listener(plan, _stop))
     os.register_at_fork(after_in_child=_forget_stops)
     try:
-        status = (_take_place if group.incarnation else _execute_runs)(plan, role, stop, group, mps)
+        if group.incarnation:
+            status = _take_place(plan, stop, group, mps)
+        else:
+            status = _execute_runs(plan, role, stop, group, mps)
         if status == 0:
             group.leave()
         return status
@@ -150,7 +153,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
     return 0
 
 
-def _take_place(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool) -> int:
+def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> int:
     """Execute the role of a lost process, in the run of its launch, from where a combiner says."""
     if not group.joins_in_time():
         return 0
@@ -161,7 +164,7 @@ def _take_place(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps:
     try:
         with _confined():
             resources = Resources(private, private, private, context.threads, None)
-            role_ = make_role(context.run, peer, resources, group.incarnation)
+            role = make_role(context.run, peer, resources, group.incarnation)
         own = record_file(context.directory.path, str(peer))
         lines = prefix_of(own) if own.exists() else Prefix(0)
         leads = record_file(context.directory.path, str(plan.world[group.leader]))
@@ -169,7 +172,7 @@ def _take_place(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps:
     except Exception as error:
         context.report(None, "start", error)
         raise RunError(context.failed(None, "start", error)) from error
-    driver = _perform(role_, context, part, attempt, stop, group, None, None, buffers, None)
+    driver = _perform(role, context, part, attempt, stop, group, None, None, buffers, None)
     if driver is None:
         return 1
     group.settle()

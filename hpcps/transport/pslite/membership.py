@@ -77,6 +77,7 @@ class Deaths:
     def __init__(self, settings: Settings, closed: Mapping[int, float], nodes: Mapping[int, NodeInfo]) -> None:
         self._timeout = settings.heartbeat_timeout
         self._replaceable, self._silence = settings.replaceable, settings.silence
+        self._declares = settings.role == NodeRole.SCHEDULER
         self._nodes = nodes
         self._closed = closed
         self._alive: dict[int, float] = {}
@@ -134,8 +135,9 @@ class Deaths:
         for id_, at in list(self._closed.items()):
             if now - at > RECONNECTION or id_ in self._unreachable:
                 found.setdefault(id_, (at, "its connection has closed"))
-        for id_ in self._replaceable & found.keys():
-            self._final.setdefault(id_, found[id_])
+        if self._declares:
+            for id_ in self._replaceable & found.keys():
+                self._final.setdefault(id_, found[id_])
         found |= self._final
         for death in self._dead_now():
             found.setdefault(death.id, (self._announced[0] - death.age, death.why))

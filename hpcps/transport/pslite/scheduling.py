@@ -166,7 +166,7 @@ class Scheduling:
         deaths = {death.node.id: death for death in self._members.deaths.known()}
         for id_, death in deaths.items():
             if id_ not in self._reported:
-                _log.error("%s", death)
+                _log.log(self._level(id_, logging.ERROR), "%s", death)
         recovered = self.registry.recover(set(deaths))
         if recovered:
             self._replace(recovered, set(deaths))
@@ -174,6 +174,10 @@ class Scheduling:
             deaths.pop(node.id, None)
         if recovered or deaths.keys() != self._reported:
             self._announce(deaths)
+
+    def _level(self, node: int, otherwise: int) -> int:
+        """Return the level of a message about a death: nobody need act on one that the others survive."""
+        return logging.INFO if node in self._settings.replaceable else otherwise
 
     def _announce(self, deaths: Mapping[int, NodeDeath]) -> None:
         """Send the list of all dead nodes to the others, as a heartbeat with a body, which C++ nodes do not read."""
@@ -192,7 +196,7 @@ class Scheduling:
         self._members.connect(recovered)
         for node in recovered:
             self._observe(node)
-            _log.warning("the %s replaces a dead node", node)
+            _log.log(self._level(node.id, logging.WARNING), "the %s replaces a dead node", node)
             self._members.deaths.alive(node.id)
             # The new process does not wait at the barriers of its predecessor.
             for arrived in self._arrived.values():
