@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers survival bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,10 +26,9 @@ help:
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make docs       build the documentation into build/site"
 	@echo "make schema     write the generated references in docs/"
-	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (an hour)"
+	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (90 minutes)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
 	@echo "make peers      compare the rules and attacks with those of libraries on PyPI (minutes, needs a network)"
-	@echo "make survival  measure what it costs when workers are killed every 15 seconds"
 	@echo "make bench-simulation  measure the time per round of topologies on this machine, and predict it"
 	@echo "make clean      remove the environments and caches"
 
@@ -236,11 +235,6 @@ bench-quick: $(VENV)/.kernels
 # Each library goes into a folder of .venv-peers.
 peers: $(VENV)/.ready
 	$(BIN)/python benchmarks/peers_compare.py
-
-# Two runs of SECONDS, by default 600, and their starts.
-survival: $(VENV)/.ready
-	mkdir -p build
-	$(BIN)/python benchmarks/survival.py $(if $(SECONDS),--seconds $(SECONDS)) --output benchmarks/results/survival.md
 
 bench-simulation: $(VENV)/.ready
 	$(BIN)/python benchmarks/simulation.py

@@ -1,7 +1,6 @@
 """Measure the goodput of a run over ps-lite that loses a worker every few seconds, beside the same run undisturbed.
 
-    make survival
-    .venv/bin/python benchmarks/survival.py --seconds 600 --every 15 --output benchmarks/results/survival.md
+    .venv/bin/python benchmarks/survival.py --seconds 600 --every 15 --output benchmarks/results
 
 Eight workers, a validator and a server on this machine; a round takes about half a second, most of which is an imposed
 step time (`heterogeneity.classes.seconds`), so that ten processes fit few cores. `kill -9` ends a random worker every
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from bars import Bar, write
 from machine import Others, description
 from processes import ROOT, clean_up_on_sigterm
 
@@ -57,7 +57,7 @@ kind = "pslite"
 workers = true
 """
 GOODPUT, RECOVERY = 0.85, 1.0
-"""The bars: least goodput, and most seconds of the median recovery."""
+"""What is wanted: at least so much goodput, and at most so many seconds of the median recovery."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,14 @@ def first_round(folder: Path, process: subprocess.Popen[bytes]) -> Path:
 
 def report(undisturbed: list[Measured], killed: list[Measured], seconds: float, every: float, others: float) -> str:
     """Return the table."""
-    ratios = [k.updates / u.updates for u, k in zip(undisturbed, killed, strict=True)]
-    recoveries = sorted(r for each in killed for r in each.recoveries)
+    ratios, recoveries = ratios_of(undisturbed, killed), recoveries_of(killed)
     each = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    turns = "" if len(ratios) == 1 else f", {len(ratios)} times"
     lines = [
         "# Workers that are killed",
         "",
         f"{WORKERS} workers, a validator and a server over ps-lite on one machine; `kill -9` of a random worker every "
-        f"{every:g} s, for {seconds:g} s, {len(ratios)} times, in turn with the same run undisturbed.",
+        f"{every:g} s, for {seconds:g} s{turns}, beside the same run undisturbed.",
         f"{description()}; other programs used {others:.1f} cores. Written by `benchmarks/survival.py`.",
         "",
         "| | undisturbed | killed |",
@@ -158,6 +158,26 @@ def report(undisturbed: list[Measured], killed: list[Measured], seconds: float, 
     return "\n".join(lines) + "\n"
 
 
+def ratios_of(undisturbed: list[Measured], killed: list[Measured]) -> list[float]:
+    """Return the goodput of each pair of runs."""
+    return [k.updates / u.updates for u, k in zip(undisturbed, killed, strict=True)]
+
+
+def recoveries_of(killed: list[Measured]) -> list[float]:
+    """Return all recoveries, the shortest first."""
+    return sorted(recovery for each in killed for recovery in each.recoveries)
+
+
+def bars_of(undisturbed: list[Measured], killed: list[Measured], every: float) -> list[Bar]:
+    """Return the goodput and the median recovery."""
+    what, goodput = f"a worker is killed every {every:g} s", statistics.mean(ratios_of(undisturbed, killed))
+    recovery = statistics.median(recoveries_of(killed))
+    return [
+        Bar.at_least(f"{what}: updates over those of an undisturbed run", goodput, GOODPUT),
+        Bar.at_most(f"{what}: seconds until the next round ends, median", recovery, RECOVERY),
+    ]
+
+
 def total(runs: list[Measured]) -> int:
     return sum(each.updates for each in runs)
 
@@ -171,10 +191,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="the length of each run (default: 600)")
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills (default: 15)")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="a file for the table")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="the folder of results")
     args = parser.parse_args()
     clean_up_on_sigterm()
-    others, undisturbed, killed = Others(), [], []
+    others = Others()
+    undisturbed: list[Measured] = []
+    killed: list[Measured] = []
+    (ROOT / "build").mkdir(exist_ok=True)
     for repeat in range(args.repeats):
         for runs, every in ((undisturbed, None), (killed, args.every)):
             with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
@@ -182,8 +205,8 @@ def main() -> int:
             print(f"{'killed' if every else 'undisturbed'}: {runs[-1]}", flush=True)
     text = report(undisturbed, killed, args.seconds, args.every, others.cores())
     print(text)
-    if args.output is not None:
-        args.output.write_text(text)
+    (args.output / "survival.md").write_text(text)
+    write(args.output, "survival", bars_of(undisturbed, killed, args.every))
     return 0
 
 
