@@ -89,7 +89,11 @@ class Message:
 
     Shapes: `[d]` is the whole model, `[m]` a part of it, `[k]` the BatchNorm statistics, `[B]` a bit for each block of
     the part that the message is about. Flags "of checkpoints" are `Flag.SNAPSHOT` and `Flag.SUSPEND`. Rounds, cycles
-    and indices count from 0. In `values`, the blocks that `mask` selects are one after another, without the others.
+    and indices count from 0. A block is a trainable tensor of the model or, in a part, what the part has of it. In
+    `values`, the blocks that `mask` selects are one after another, without the others. "What the compressor made of
+    them" is their encoding; with the memory `ef21`, that of their difference to the sum of all that the receiver has
+    decoded of this sender so far. `protocol/partitioning.py`, and for a chunk `Layout.bounds`, say which elements a
+    shard, a partition or a chunk of some index has.
 
     A payload is float32. Its sender must not change it before the receiver has answered, and the receiver must not
     write to it. So a received payload is valid and constant until then:

@@ -46,7 +46,7 @@ class Statistics(Message, code=6, kind="STATISTICS", sender="worker", receiver="
 
     Attributes:
         round: the round that began with that model.
-        values: the running means and variances of all BatchNorm layers `[k]`.
+        values: the running means and variances of all BatchNorm layers `[k]`, of each first the means.
     """
 
     round: int
@@ -161,7 +161,7 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
             counts as wrong.
         loss: the mean loss of the samples; `inf` if it is not finite.
         samples: the number of test samples; of a text, of its bytes.
-        perplexity: of a text: the exponential of the mean loss; None for other data.
+        perplexity: of a text: the exponential of the mean loss, at most e^700; None for other data.
         top5: the fraction of the samples whose class is among the five with the largest outputs, 0 to 1.
         class_accuracy: the accuracy of each class, 0 to 1, by its index in decimal digits; None for a class without
             samples.

@@ -15,16 +15,21 @@ class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="aggre
 
     Attributes:
         key: its index in the order of declaration.
-        name: its name.
-        dtype: the type of its elements, one of `elements.TYPES`.
+        name: its name; if the script gave none, one made of its type, shape and reduction.
+        dtype: the name of the type of its elements, as torch has it, such as `float32` or `int64`: one of
+            `elements.TYPES`.
         shapes: the shape of each of its blocks.
-        reduction: how the tensors of all processes are combined: `sum`, `mean`, `accumulate` (from an asynchronous
-            optimizer, see `reduction.ACCUMULATE`), or the table of a rule, which may have the keys `attack`, `seed` and
-            `compression`; see `reduction.Reduction`.
+        reduction: how the tensors of all workers are combined: `sum`; `mean`; `accumulate`, from an asynchronous
+            optimizer: the first exchange gives all workers the sum, and later ones add the tensor of one worker to it
+            and give it the new sum at once; or the table of a rule, which may have the keys `attack`, `seed` and
+            `compression`, see `reduction.Reduction`.
         whole: whether one aggregator combines all of it at once, also if it could be divided.
-        bucket: the index of its bucket: a small tensor shares one with others, and a large tensor has one of this index
+        bucket: the index of its bucket. One for which `Declaration.small` holds, of at most 64 KiB and
+            not `whole`, shares one with others of its type and reduction. Any other has one of its own, of this index
             at each of its aggregators.
-        parts: in how many parts it is divided among the aggregators; some may have no elements, and are left out.
+        parts: in how many parts it is divided. Part k is of the aggregator with the index bucket + k, modulo their
+            number, and has the elements between the bounds k and k + 1 of `Layout.bounds`. A part without elements is
+            left out.
         line: the file and line of the script that declared it, for messages; empty if it is not known.
     """
 
@@ -45,7 +50,8 @@ class Span(Message):
 
     Attributes:
         bucket: the index of the bucket, at the aggregator that sends or gets the message.
-        first: the index of the first slot in that bucket.
+        first: the index of the first slot in that bucket, whose slots count in the order of declaration, and within a
+            tensor in that of its parts at this aggregator.
         slots: a bit for each slot of the span, all of them set: only its length counts.
     """
 
@@ -64,11 +70,11 @@ class Given(Span):
     """What a worker says of the tensors in a span.
 
     Attributes:
-        calls: for each tensor without a name: the index of its slot in the bucket, and its number, from 1, among those
-            of its type, shape and reduction that the script has given without a name. It must be the same on all
-            workers.
+        calls: for each tensor to which the script gave no name: the index of its slot in the bucket, and its number,
+            from 1, among those of its type, shape and reduction that have none. It must be the same on all workers.
         absent: for each slot of a tensor with blocks that the worker does not have: the index of the slot in the
-            bucket, and the indices of these blocks in the whole tensor, also if the slot is a part of it.
+            bucket, and the indices of these blocks in the whole tensor, also if the slot is a part of it. Their
+            elements are in `values`, as zeros, and count in a mean.
     """
 
     calls: tuple[tuple[Count, Count], ...] = ()
@@ -80,8 +86,8 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="agg
     """The tensors in a span.
 
     Attributes:
-        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them. An
-            encoded tensor has a bucket of its own, with one slot.
+        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them, see
+            `Message`. An encoded tensor has a bucket of its own, with one slot.
     """
 
     values: Vector
@@ -98,7 +104,8 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
 
     Attributes:
         unused: for each slot of a tensor with blocks that no worker has: the index of the slot in the bucket, and the
-            indices of these blocks in the whole tensor, also if the slot is a part of it.
+            indices of these blocks in the whole tensor, also if the slot is a part of it. Their elements are in
+            `values`: zeros, unless a residual or an attack has changed them.
         values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them.
     """
 
@@ -116,8 +123,8 @@ class Missing(Span, code=44, kind="ANSWER", sender="aggregator", receiver="worke
     """The workers that have not sent the first slot of the span.
 
     Attributes:
-        waiting_for: their names, such as `worker-3`; none if the aggregator has not heard of the bucket, or answers
-            each worker alone.
+        waiting_for: their names, such as `worker-3`. None of them if the aggregator has not heard of the bucket, or
+            answers each worker alone; all workers if it has just sent the result.
     """
 
     waiting_for: tuple[str, ...]
@@ -139,8 +146,11 @@ class Leave(Message, code=27, kind="LEAVE", sender="every process", receiver="ev
     """The process has ended its script.
 
     Attributes:
-        steps: the number of steps of the script, without those that a process may take alone; 0 from a server.
-        updates: the number of steps of its optimizers, also of those in which nothing is exchanged; 0 from a server.
+        steps: how often it has exchanged all gradients of an optimizer or of a model, which all workers do equally
+            often; exchanges of single tensors do not count; 0 from a server.
+        updates: how often it has changed parameters, also without an exchange: the calls of `step` of a
+            `DistributedOptimizer`; of a model in `DistributedDataParallel`, the backward passes that found its
+            parameters changed, so the last change is not counted. 0 from a server, and from an asynchronous optimizer.
     """
 
     steps: int
