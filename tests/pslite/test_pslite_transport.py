@@ -110,7 +110,7 @@ def test_foreign_frames_are_counted_and_malformed_ones_told(company):
     node, server = everyone[0]._node, everyone[2]
     target = id_of(NodeRole.SERVER, 0)
 
-    def send(frames, head=MESSAGE, app=APP, body=bytes(8)):
+    def send(frames, head=MESSAGE, app=APP, body=bytes(12)):
         meta = Meta(head=head, body=body, request=True, app=app, customer=0, timestamp=node.timestamp())
         node.send(target, meta, frames)
 
@@ -123,12 +123,12 @@ def test_foreign_frames_are_counted_and_malformed_ones_told(company):
     assert isinstance(first, Malformed)
     assert first.source == A
     header = Envelope(A, "run", Credit(round=1, partitions=1)).header
-    send([header], body=bytes(8))  # its number was there before
+    send([header], body=bytes(12))  # its number was there before
     wrong = {1: [header, bytes(7)], 2: [header, bytes(4), b""], 3: [header, bytes(8)], 4: []}
     for number, frames in wrong.items():
-        send(frames, body=number.to_bytes(8, "little"))
+        send(frames, body=number.to_bytes(12, "little"))
         assert isinstance(next_arrival(server.transport), Malformed)
-    send([header], body=(5).to_bytes(8, "little"))
+    send([header], body=(5).to_bytes(12, "little"))
     assert isinstance(next_arrival(server.transport), Delivered)
     assert server._node.dropped.counts == {"malformed": 1, "unexpected": 3, "foreign": 1}
 
@@ -165,6 +165,36 @@ def test_a_lost_process_is_told_and_its_replacement_takes_its_place(company):
     late = group.join(0, incarnation=4)
     assert not late.joins_in_time()
     late.abandon()
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_what_a_replacement_sends_waits_until_the_scheduler_tells_of_it(company, announced):
+    """A server that hears of the replacement later than the others; or also later of the death."""
+    everyone, group = company(lost=frozenset({0}))
+    group.all(lambda rank: everyone[rank].begin())
+    server = everyone[2]
+    everyone[0].transport.send(S, Envelope(A, "run", Credit(round=1, partitions=1)))
+    assert next_arrival(server.transport).envelope.message.round == 1
+    members, held = server._node._members, []
+    take_list, announce = members.take_list, members.deaths.announce
+    members.take_list = lambda sender, control: held.append((sender, control)) or ()
+    if not announced:
+        members.deaths.announce = lambda body: ()
+    everyone[0].abandon()
+    assert next_arrival(everyone[1].transport).peer == A
+    new = group.join(0, incarnation=1)
+    new.transport.send(S, Envelope(A, "run", Credit(round=2, partitions=1)))
+    new.transport.send(B, Envelope(A, "run", Credit(round=3, partitions=1)))
+    assert next_arrival(everyone[1].transport).incarnation == 1
+    assert next_arrival(everyone[1].transport).envelope.message.round == 3
+    time.sleep(0.3)
+    members.take_list, members.deaths.announce = take_list, announce
+    (late,) = held
+    server._node.post(lambda: [server._observe(node) for node in take_list(*late)])
+    told = [next_arrival(server.transport) for _ in range(3)]
+    assert [type(each).__name__ for each in told] == ["Lost", "Replaced", "Delivered"]
+    assert told[2].envelope.message.round == 2
+    new.abandon()
 
 
 def test_the_scheduler_names_the_first_that_is_silent(company):

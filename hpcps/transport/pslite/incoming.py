@@ -215,7 +215,6 @@ class Incoming:
     def replaced(self, peer: int) -> None:
         """Let the connection of a new process with this id, which may be held already, replace the old connection."""
         self.closed.pop(peer, None)
-        self._inbox = deque(each for each in self._inbox if each[0].peer != peer)
         self._outdated.add(peer)
         if peer in self._held:
             self._admit(peer)

@@ -235,6 +235,8 @@ class KnownNodes:
 
     def admission(self, peer: int | None) -> Admission:
         """Return how this node treats a sender with this id."""
+        if peer is not None and self.deaths.final(peer):
+            return Admission.LATER  # it is dead, or the replacement, of which the scheduler tells this node soon
         if self.nodes:
             node = None if peer is None else self.nodes.get(peer)
             mine = node is not None and peer != self.id and (self._mesh or node.role != self.settings.role)

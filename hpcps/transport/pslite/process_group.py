@@ -208,13 +208,14 @@ class PsliteProcessGroup(ProcessGroup):
         self._node = Node(settings, self._deliver, mesh=True, announce=announce, observe=self._observe)
         roles = {peer: id_ for peer, id_ in zip(self._world, self._ids, strict=True) if id_ != SCHEDULER_ID}
         # Before the node starts: others send to a replacement as soon as they know it.
-        self._transport = PsliteTransport(self._node, roles, self._check_peers, joins_late=self.incarnation > 0)
+        self._transport = PsliteTransport(self._node, roles, self._check_peers, self.incarnation)
         self._node.start()
         try:
             if self._node.recovered:
                 self._join()
             else:
-                self.incarnation = 0  # its predecessor was lost before the others knew it
+                # Its predecessor was lost before the others knew it.
+                self.incarnation = self._transport.incarnation = 0
                 self._exchange("")
         except BaseException:
             self._node.abandon()

@@ -110,11 +110,6 @@ class Receiver:
 
     def _take_from(self, sender: int, meta: Meta, data: list[Frame]) -> None:
         control = meta.control
-        if self._members.deaths.final(sender):
-            self._members.dropped.drop("foreign", f"node {sender} is dead, and its process goes on")
-            if self._scheduling is not None:
-                self._members.send_control(sender, Control(Command.TERMINATE))
-            return
         if self._scheduling is not None or sender == SCHEDULER_ID:
             self._members.deaths.alive(sender)
         if control is not None and control.command == Command.ACK:

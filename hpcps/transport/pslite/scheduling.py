@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -102,6 +103,9 @@ def _replaces(node: NodeInfo, other: NodeInfo) -> bool:
 
 _log = logging.getLogger(__name__)
 
+_END_EVERY = 0.5
+"""Seconds between two messages to processes of dead nodes that they are to end."""
+
 
 class Scheduling:
     """Runs in the receiving thread of the scheduler."""
@@ -118,6 +122,7 @@ class Scheduling:
         self._members = members
         self._pass_barrier, self._observe = pass_barrier, observe
         self._reported: set[int] = set()
+        self._next_end = 0.0
         self._arrived: dict[int, dict[int, int]] = {}
 
     def register(self, node: NodeInfo) -> tuple[str | None, str | None]:
@@ -141,6 +146,15 @@ class Scheduling:
         if self.registry.complete:
             self._members.probe()
             self._recover()
+            self._end_the_dead()
+
+    def _end_the_dead(self) -> None:
+        """Tell the processes of dead nodes to end: some may live, and have only been silent or cut off."""
+        if not self._settings.replaceable or time.monotonic() < self._next_end:
+            return
+        self._next_end = time.monotonic() + _END_EVERY
+        for id_ in self._settings.replaceable & self._reported:
+            self._members.send_control(id_, Control(Command.TERMINATE))
 
     def arrive(self, sender: int, group: int, customer: int) -> None:
         """Record that a node waits at a barrier; when all wait, release them."""

@@ -23,9 +23,10 @@ from hpcps.transport.pslite.receiver import Delivery
 APP = 1
 """The application id of our messages; 0 is the key-value store."""
 MESSAGE = 1
-"""As `head`: a message between roles; its body is its sequence number from this sender to this receiver."""
+"""As `head`: a message between roles; its body is its sequence number from this sender to this receiver, and the number
+of the replacement that the sender is, or 0."""
 
-_NUMBER = struct.Struct("<Q")
+_NUMBER = struct.Struct("<QI")
 
 
 class PsliteTransport(MessageTransport):
@@ -35,17 +36,18 @@ class PsliteTransport(MessageTransport):
         node: the node of this process; it has started, and passes messages with the head `MESSAGE` to `accept`.
         ids: the node id of each role.
         check: called when no message has arrived; raises an error if another process is lost.
-        joins_late: whether others may have sent messages to a predecessor of this process; these are not repeated.
+        incarnation: the number of the replacement that this process is. Others may have sent messages to its
+            predecessor, which are not repeated.
     """
 
-    def __init__(
-        self, node: Node, ids: Mapping[Peer, int], check: Callable[[], None], *, joins_late: bool = False
-    ) -> None:
+    def __init__(self, node: Node, ids: Mapping[Peer, int], check: Callable[[], None], incarnation: int = 0) -> None:
         self._node = node
         self._check = check
         self._ids = dict(ids)
         self._peers = {id_: peer for peer, id_ in ids.items()}
-        self._joins_late = joins_late
+        self.incarnation = incarnation
+        self._incarnations: Counter[int] = Counter()
+        self._ahead: dict[int, list[Delivery]] = {}
         self._inbox: deque[Delivery | Lost | Replaced] = deque()
         self._gone: set[Peer] = set()
         self._arrived = Event()
@@ -61,7 +63,7 @@ class PsliteTransport(MessageTransport):
         frames: list[object] = [header]
         if envelope.payload is not None and envelope.payload.size:
             frames.append(envelope.payload.data)
-        number = _NUMBER.pack(self.sent_to[id_])
+        number = _NUMBER.pack(self.sent_to[id_], self.incarnation)
         self.sent_to[id_] += 1
         meta = Meta(
             head=MESSAGE, body=number, request=True, push=True, app=APP, customer=0, timestamp=self._node.timestamp()
@@ -86,14 +88,20 @@ class PsliteTransport(MessageTransport):
         """Accept a message, in the receiving thread.
 
         A message that was lost and sent again arrives after later ones. The later ones wait, because the messages of
-        one sender stay in order.
+        one sender stay in order. So do those of a replacement of which the scheduler has not told this process yet.
         """
         sender = delivery.sender
         if sender not in self._peers or len(delivery.meta.body) != _NUMBER.size:
             self._node.dropped.drop("foreign", f"node {sender} has no role, or does not number its messages")
             return
-        (number,) = _NUMBER.unpack(delivery.meta.body)
-        if self._joins_late and sender not in self._expected:
+        number, incarnation = _NUMBER.unpack(delivery.meta.body)
+        if incarnation > self._incarnations[sender]:
+            self._ahead.setdefault(sender, []).append(delivery)
+            return
+        if incarnation < self._incarnations[sender]:
+            self._node.dropped.drop("unexpected", f"message {number} of a predecessor of node {sender}")
+            return
+        if self.incarnation and sender not in self._expected:
             self._expected[sender] = number
         early = self._early.setdefault(sender, {})
         if number < self._expected[sender] or number in early:
@@ -115,7 +123,7 @@ class PsliteTransport(MessageTransport):
         if isinstance(event, Replaced):
             id_ = self._ids[event.peer]
             self._early.pop(id_, None)
-            self._expected[id_] = 0
+            self._expected[id_], self._incarnations[id_] = 0, event.incarnation
             if event.peer not in self._gone and tell:  # its predecessor was replaced as soon as it was dead
                 self._inbox.append(Lost(event.peer, "another process has replaced it", time.monotonic()))
             self._gone.discard(event.peer)
@@ -124,6 +132,9 @@ class PsliteTransport(MessageTransport):
         if tell:
             self._inbox.append(event)
             self._arrived.set()
+        if isinstance(event, Replaced):
+            for delivery in self._ahead.pop(self._ids[event.peer], []):
+                self.accept(delivery)
 
     def _open(self, delivery: Delivery) -> Delivered | Malformed:
         source, frames = self._peers[delivery.sender], delivery.data
