@@ -42,6 +42,7 @@ def main() -> int:
     from hpcps.execution.bootstrap import process_group
     from hpcps.execution.process import execute, say
     from hpcps.launch.stop import StopFile
+    from hpcps.transport.process_group import DeclaredLostError
 
     gc.enable()
     try:
@@ -49,6 +50,10 @@ def main() -> int:
             started()
             role = sys.argv[2] if len(sys.argv) > 2 else ""
             return execute(plan, role, StopFile(Path(sys.argv[1])), group, mps=uses_mps)
+    except DeclaredLostError as error:
+        say(me or "a process", error)
+        os.kill(os.getpid(), signal.SIGKILL)  # it is lost like any other, and is replaced
+        return 2
     except HpcpsError as error:
         say(me or "a process", error)
         return 2

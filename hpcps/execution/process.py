@@ -166,9 +166,11 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
             resources = Resources(private, private, private, context.threads, None)
             role = make_role(context.run, peer, resources, group.incarnation)
         own = record_file(context.directory.path, str(peer))
-        lines = prefix_of(own) if own.exists() else Prefix(0)
         leads = record_file(context.directory.path, str(plan.world[group.leader]))
-        part, attempt = CheckpointPart(State(), lines, elapsed_in(leads)), max(1, last_attempt(leads))
+        attempt = max(1, last_attempt(leads))
+        # Its predecessor may have been lost before its first line of this attempt.
+        lines = prefix_of(own) if last_attempt(own) == attempt else Prefix(0)
+        part = CheckpointPart(State(), lines, elapsed_in(leads))
     except Exception as error:
         context.report(None, "start", error)
         raise RunError(context.failed(None, "start", error)) from error

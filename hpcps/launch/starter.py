@@ -175,10 +175,11 @@ class Starter:
         if status < 0 and ended.planned.rank in self._names and not self._stopping and not self._status:
             now = time.monotonic()
             ended.hurry = ended.hurry + 1 if now - ended.since < _SOON else 0
-            self._due.append((now + min(_LONGEST, ended.hurry and 2.0 ** (ended.hurry - 1)), ended))
+            pause = min(_LONGEST, 2.0 ** min(ended.hurry - 1, 10)) if ended.hurry else 0.0
+            self._due.append((now + pause, ended))
             return
         self._note(status)
-        if status == 0 and self._over is None:
+        if status == 0 and self._over is None and ended.planned.rank not in self._names:
             self._over = time.monotonic()
 
     def _note(self, status: int) -> None:

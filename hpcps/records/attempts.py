@@ -178,7 +178,7 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
         if line["event"] == "lost" or "incarnation" in line:
             raise RunError(
                 f"the run has lost {line.get('process', file.stem)}, and a replay loses and replaces no processes: "
-                "`hpcps run FILE --no-resume` computes the same records again"
+                "in virtual time, `hpcps run FILE --no-resume` computes the same records again"
             )
         if wrong := _fault_of_order(line.get("order", []), events):
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", wrong)

@@ -246,7 +246,7 @@ class Survive(Config):
     )
     after: float = Field(
         5.0,
-        gt=0,
+        ge=0.5,
         le=WEEK,
         description="Seconds without a sign of life after which a process that may be lost is lost: it is stopped, or "
         "its host is gone. A process that is killed is lost at once.",

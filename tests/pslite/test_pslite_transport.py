@@ -168,13 +168,11 @@ def test_a_lost_process_is_told_and_its_replacement_takes_its_place(company):
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_what_a_replacement_sends_waits_until_the_scheduler_tells_of_it(company, announced):
+def test_nobody_counts_on_a_replacement_before_all_know_it(company, announced):
     """A server that hears of the replacement later than the others; or also later of the death."""
     everyone, group = company(lost=frozenset({0}))
     group.all(lambda rank: everyone[rank].begin())
     server = everyone[2]
-    everyone[0].transport.send(S, Envelope(A, "run", Credit(round=1, partitions=1)))
-    assert next_arrival(server.transport).envelope.message.round == 1
     members, held = server._node._members, []
     take_list, announce = members.take_list, members.deaths.announce
     members.take_list = lambda sender, control: held.append((sender, control)) or ()
@@ -182,18 +180,20 @@ def test_what_a_replacement_sends_waits_until_the_scheduler_tells_of_it(company,
         members.deaths.announce = lambda body: ()
     everyone[0].abandon()
     assert next_arrival(everyone[1].transport).peer == A
-    new = group.join(0, incarnation=1)
-    new.transport.send(S, Envelope(A, "run", Credit(round=2, partitions=1)))
-    new.transport.send(B, Envelope(A, "run", Credit(round=3, partitions=1)))
-    assert next_arrival(everyone[1].transport).incarnation == 1
-    assert next_arrival(everyone[1].transport).envelope.message.round == 3
-    time.sleep(0.3)
+    joining = group.pool.submit(group.join, 0, 1)
+    within(30, lambda: held, "the list at the server")
+    time.sleep(0.5)
+    assert not joining.done()
+    assert everyone[1].transport.receive() is None, "the validator knows it, and is not told yet"
     members.take_list, members.deaths.announce = take_list, announce
-    (late,) = held
-    server._node.post(lambda: [server._observe(node) for node in take_list(*late)])
-    told = [next_arrival(server.transport) for _ in range(3)]
-    assert [type(each).__name__ for each in told] == ["Lost", "Replaced", "Delivered"]
-    assert told[2].envelope.message.round == 2
+    server._node.post(lambda: [server._observe(node) for node in take_list(*held[0])])
+    new = joining.result(30)
+    assert next_arrival(everyone[1].transport).incarnation == 1
+    assert [type(next_arrival(server.transport)).__name__ for _ in range(2)] == ["Lost", "Replaced"]
+    new.transport.send(S, Envelope(A, "run", Credit(round=2, partitions=1)))
+    assert next_arrival(server.transport).envelope.message.round == 2
+    server.transport.send(A, Envelope(S, "run", Credit(round=3, partitions=1)))
+    assert next_arrival(new.transport).envelope.message.round == 3
     new.abandon()
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcps.transport.pslite.membership import objection
+from hpcps.transport.pslite.membership import Deaths, objection
 from hpcps.transport.pslite.meta import NodeInfo, NodeRole
 from hpcps.transport.pslite.scheduling import NodeRegistry
 from hpcps.transport.pslite.settings import Settings
@@ -105,3 +105,24 @@ def test_later_lists_have_nodes_that_came_back():
 )
 def test_other_lists_are_refused(nodes, reason):
     assert reason in objection(nodes, ME, SETTINGS, first=True)
+
+
+def test_a_replaceable_node_that_was_declared_dead_stays_dead_until_it_is_replaced():
+    settings = replace(SETTINGS, role=NodeRole.SCHEDULER, replaceable=frozenset({9}), silence=2.0)
+    deaths = Deaths(settings, {}, {9: replace(ME, id=9), 11: OTHER})
+    deaths.alive(9)
+    deaths.alive(11)
+    assert not deaths.known()
+    deaths.forgive(-5.0)  # as if so many seconds had passed
+    assert [(death.node.id, death.why) for death in deaths.known()] == [(9, "it has sent nothing for 2 s")]
+    deaths.forgive(5.0)  # this process was stopped itself
+    deaths.declare()
+    assert not deaths.known()
+    deaths.forgive(-5.0)
+    deaths.declare()
+    deaths.alive(9)
+    assert deaths.final(9)
+    assert not deaths.final(11)
+    assert [death.node.id for death in deaths.known()] == [9]
+    deaths.replaced(9)
+    assert not deaths.known()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import random
+import select
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import Any, NamedTuple
@@ -27,7 +30,7 @@ RECONNECTION = 5.0
 """Seconds in which a live node reopens a closed connection; ZeroMQ tries every 0.1 s."""
 PROBE_EVERY = 0.1
 """Seconds between two attempts to connect to a replaceable node that has closed its connection."""
-_PROBE_TIMEOUT = 0.2
+_PROBE_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,6 @@ class Deaths:
     def __init__(self, settings: Settings, closed: Mapping[int, float], nodes: Mapping[int, NodeInfo]) -> None:
         self._timeout = settings.heartbeat_timeout
         self._replaceable, self._silence = settings.replaceable, settings.silence
-        self._declares = settings.role == NodeRole.SCHEDULER
         self._nodes = nodes
         self._closed = closed
         self._alive: dict[int, float] = {}
@@ -88,6 +90,11 @@ class Deaths:
     def alive(self, node: int) -> None:
         """Record that a node with heartbeats has sent a message, or is new."""
         self._alive[node] = time.monotonic()
+
+    def forgive(self, seconds: float) -> None:
+        """Count no silence for so many seconds, in which this process was stopped itself."""
+        for node in self._alive:
+            self._alive[node] += seconds
 
     def unreachable(self, node: int) -> None:
         """Record that nobody listens at the address of a node without a connection: its process has ended."""
@@ -124,6 +131,12 @@ class Deaths:
         new = [death for death in self._dead_now() if (death.id, death.host, death.port) not in known]
         return [NodeDeath(self._nodes[death.id], death.why, now - death.age) for death in new]
 
+    def declare(self) -> None:
+        """Declare, as the scheduler, that replaceable nodes that are dead now stay dead, in the receiving thread."""
+        for death in self.known() if self._replaceable else ():
+            if death.node.id in self._replaceable:
+                self._final.setdefault(death.node.id, (death.since, death.why))
+
     def known(self) -> list[NodeDeath]:
         """Return the dead nodes, the longest dead first."""
         now, nodes = time.monotonic(), self._nodes
@@ -135,9 +148,6 @@ class Deaths:
         for id_, at in list(self._closed.items()):
             if now - at > RECONNECTION or id_ in self._unreachable:
                 found.setdefault(id_, (at, "its connection has closed"))
-        if self._declares:
-            for id_ in self._replaceable & found.keys():
-                self._final.setdefault(id_, found[id_])
         found |= self._final
         for death in self._dead_now():
             found.setdefault(death.id, (self._announced[0] - death.age, death.why))
@@ -196,6 +206,7 @@ class KnownNodes:
         self._lock = Lock()
         self._timestamp = 0
         self._next_probe = 0.0
+        self._probes: dict[int, tuple[socket.socket, float]] = {}
 
     @property
     def schedules(self) -> bool:
@@ -272,17 +283,25 @@ class KnownNodes:
     def probe(self) -> None:
         """Look, as the scheduler, whether the processes of replaceable nodes without a connection have ended."""
         now, closed = time.monotonic(), self.sockets.incoming.closed
-        due = [id_ for id_ in self.settings.replaceable & closed.keys() if now - closed[id_] > PROBE_EVERY]
-        if not due or now < self._next_probe:
+        if now < self._next_probe:
             return
         self._next_probe = now + PROBE_EVERY
-        for id_ in due:
-            try:
-                socket.create_connection(self.nodes[id_].address, _PROBE_TIMEOUT).close()
-            except ConnectionRefusedError:
+        for id_, (probe, since) in list(self._probes.items()):
+            answered = bool(select.select([], [probe], [], 0)[1])
+            if answered and probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
                 self.deaths.unreachable(id_)
-            except OSError:  # its host is gone, or cannot be reached
+            if answered or now - since > _PROBE_TIMEOUT:
+                probe.close()
+                del self._probes[id_]
+        for id_ in (self.settings.replaceable & closed.keys()) - self._probes.keys():
+            if now - closed[id_] < PROBE_EVERY or self.deaths.final(id_):
                 continue
+            probe = socket.socket()
+            probe.setblocking(False)
+            with suppress(OSError):  # the address of a node is not always one of this family, or reachable
+                if probe.connect_ex(self.nodes[id_].address) == errno.ECONNREFUSED:
+                    self.deaths.unreachable(id_)
+            self._probes[id_] = probe, now
 
     def take_list(self, sender: int | None, control: Control) -> Sequence[NodeInfo]:
         """Take a list of nodes from the scheduler; return those that have replaced others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -162,6 +163,13 @@ TEXT, EVERYONE, UNNEEDED = 2, 3, 4
 """As `head`: a text of one process, to the scheduler; from it, the texts of all processes, or that others have finished
 the run and a replacement that takes no part yet may do so, too."""
 
+HELLO, WELCOME, READY = 5, 6, 7
+"""As `head`: a replacement asks each server and validator whether it knows it; it does; all of them do. The body is the
+number of the replacement. Those who decide on rounds count on a replacement only then: a server that hears of it later
+than others would send its model to the lost process."""
+
+_INCARNATION = struct.Struct("<I")
+
 _CHECK_EVERY = 0.5
 """Seconds between two checks that the others are alive."""
 
@@ -193,6 +201,12 @@ class PsliteProcessGroup(ProcessGroup):
         self._ids = ids_of(process.world)
         self._texts = Texts(process.launch, self._ids) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
+        self._incarnations: Counter[int] = Counter()
+        self._greeted: dict[int, int] = {}
+        self._unwelcome = {
+            id_ for id_, peer in zip(self._ids, self._world, strict=True) if peer.role in ("server", "validator")
+        }
+        self._welcome = Event()
         self._left = self._over = self._unneeded = False
         self._turn = self._awaited = 0
         self._collected: Everyone | None = None
@@ -278,9 +292,16 @@ class PsliteProcessGroup(ProcessGroup):
         return everyone
 
     def _join(self) -> None:
-        """Join the others in the run, as a replacement."""
+        """Join the others in the run, as a replacement, once all servers and validators know it."""
         self._turn = self._ask(JOINS, "").turn
         self._over = self._turn == OVER
+        if self._over:
+            return
+        body, those = _INCARNATION.pack(self.incarnation), sorted(self._unwelcome)
+        for head in (HELLO, READY):
+            for id_ in those:
+                self._node.send(id_, replace(self._meta(head), body=body))
+            self._wait(self._welcome)
 
     def _ask(self, turn: int, text: str) -> Everyone:
         """Send a text to the scheduler, and wait for its answer."""
@@ -291,13 +312,16 @@ class PsliteProcessGroup(ProcessGroup):
             self._node.post(lambda: self._add(SCHEDULER_ID, mine))
         else:
             self._node.send(SCHEDULER_ID, self._meta(TEXT), [json.dumps(mine).encode()])
-        while not self._complete.wait(_CHECK_EVERY):
+        self._wait(self._complete)
+        assert self._collected is not None
+        return self._collected
+
+    def _wait(self, event: Event) -> None:
+        while not event.wait(_CHECK_EVERY):
             if self._left:
                 raise RunError(f"{self._world[self.rank]} has left")
             self._check_peers()
         self._node.check()
-        assert self._collected is not None
-        return self._collected
 
     def _deliver(self, delivery: Delivery) -> None:
         """Handle a delivery, in the receiving thread."""
@@ -313,6 +337,8 @@ class PsliteProcessGroup(ProcessGroup):
                 self._finish(parse_as(Everyone, "a list of texts", delivery.data[0].tobytes()))
             elif meta.head == UNNEEDED and delivery.sender == SCHEDULER_ID:
                 self._unneeded = True
+            elif meta.head in (HELLO, WELCOME, READY) and len(meta.body) == _INCARNATION.size:
+                self._greet(delivery.sender, meta.head, *_INCARNATION.unpack(meta.body))
             else:
                 self._node.dropped.drop("unexpected", f"node {delivery.sender} sends a message of kind {meta.head}")
         except (InputError, MalformedFrameError) as error:
@@ -326,15 +352,36 @@ class PsliteProcessGroup(ProcessGroup):
             return
         if self._texts is not None:
             if isinstance(change, NodeDeath):
+                self._joining = [sent for sent in self._joining if sent.rank != rank]
                 self._send_all(self._texts.lose(rank))
             return
-        me, peer = self._world[self.rank], self._world[rank]
-        event: Lost | Replaced
+        peer = self._world[rank]
         if isinstance(change, NodeDeath):
-            event = Lost(peer, change.why, change.since)
-        else:
-            event = Replaced(peer, change.incarnation)
-        self._transport.note(event, tell=me.role == "validator" or me == SERVER_0)
+            self._transport.lose(Lost(peer, change.why, change.since), tell=self._decides)
+            return
+        self._transport.replace(peer, change.incarnation, tell=self._decides)
+        self._incarnations[node.id] = change.incarnation
+        if self._greeted.pop(node.id, 0) == change.incarnation:
+            self._greet(node.id, HELLO, change.incarnation)
+
+    def _greet(self, sender: int, head: int, incarnation: int) -> None:
+        """Answer a replacement, or note its answers, in the receiving thread."""
+        if head == HELLO and self._incarnations[sender] < incarnation:
+            self._greeted[sender] = incarnation  # the scheduler has not told of it yet
+        elif head == HELLO:
+            self._node.send(sender, replace(self._meta(WELCOME), body=_INCARNATION.pack(incarnation)))
+        elif head == WELCOME and incarnation == self.incarnation:
+            self._unwelcome.discard(sender)
+            if not self._unwelcome:
+                self._welcome.set()
+        elif head == READY and self._decides and self._incarnations[sender] == incarnation:
+            self._transport.tell(Replaced(self._world[self._ids.index(sender)], incarnation))
+
+    @property
+    def _decides(self) -> bool:
+        """Whether the role of this process is told of lost processes and of replacements."""
+        me = self._world[self.rank]
+        return me.role == "validator" or me == SERVER_0
 
     def _add(self, node: int, sent: Text) -> None:
         """Add a text to those that the scheduler has, in its receiving thread."""

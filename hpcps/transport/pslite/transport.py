@@ -47,7 +47,6 @@ class PsliteTransport(MessageTransport):
         self._peers = {id_: peer for peer, id_ in ids.items()}
         self.incarnation = incarnation
         self._incarnations: Counter[int] = Counter()
-        self._ahead: dict[int, list[Delivery]] = {}
         self._inbox: deque[Delivery | Lost | Replaced] = deque()
         self._gone: set[Peer] = set()
         self._arrived = Event()
@@ -88,17 +87,14 @@ class PsliteTransport(MessageTransport):
         """Accept a message, in the receiving thread.
 
         A message that was lost and sent again arrives after later ones. The later ones wait, because the messages of
-        one sender stay in order. So do those of a replacement of which the scheduler has not told this process yet.
+        one sender stay in order.
         """
         sender = delivery.sender
         if sender not in self._peers or len(delivery.meta.body) != _NUMBER.size:
             self._node.dropped.drop("foreign", f"node {sender} has no role, or does not number its messages")
             return
         number, incarnation = _NUMBER.unpack(delivery.meta.body)
-        if incarnation > self._incarnations[sender]:
-            self._ahead.setdefault(sender, []).append(delivery)
-            return
-        if incarnation < self._incarnations[sender]:
+        if incarnation != self._incarnations[sender]:
             self._node.dropped.drop("unexpected", f"message {number} of a predecessor of node {sender}")
             return
         if self.incarnation and sender not in self._expected:
@@ -113,28 +109,25 @@ class PsliteTransport(MessageTransport):
             self._inbox.append(following)
             self._arrived.set()
 
-    def note(self, event: Lost | Replaced, *, tell: bool) -> None:
-        """Expect the messages of a replacement from the first one on, in the receiving thread.
-
-        Args:
-            event: what has become of another process.
-            tell: whether the role is to know it.
-        """
-        if isinstance(event, Replaced):
-            id_ = self._ids[event.peer]
-            self._early.pop(id_, None)
-            self._expected[id_], self._incarnations[id_] = 0, event.incarnation
-            if event.peer not in self._gone and tell:  # its predecessor was replaced as soon as it was dead
-                self._inbox.append(Lost(event.peer, "another process has replaced it", time.monotonic()))
-            self._gone.discard(event.peer)
-        else:
-            self._gone.add(event.peer)
+    def lose(self, event: Lost, *, tell: bool) -> None:
+        """Note that a process is lost, in the receiving thread; `tell` says whether the role is to know it."""
+        self._gone.add(event.peer)
         if tell:
-            self._inbox.append(event)
-            self._arrived.set()
-        if isinstance(event, Replaced):
-            for delivery in self._ahead.pop(self._ids[event.peer], []):
-                self.accept(delivery)
+            self.tell(event)
+
+    def replace(self, peer: Peer, incarnation: int, *, tell: bool) -> None:
+        """Expect the messages of a replacement from the first one on, in the receiving thread."""
+        if peer not in self._gone and tell:  # its predecessor was replaced as soon as it was dead
+            self.tell(Lost(peer, "another process has replaced it", time.monotonic()))
+        self._gone.discard(peer)
+        id_ = self._ids[peer]
+        self._early.pop(id_, None)
+        self._expected[id_], self._incarnations[id_] = 0, incarnation
+
+    def tell(self, event: Lost | Replaced) -> None:
+        """Pass to the role what has become of another process."""
+        self._inbox.append(event)
+        self._arrived.set()
 
     def _open(self, delivery: Delivery) -> Delivered | Malformed:
         source, frames = self._peers[delivery.sender], delivery.data
