@@ -101,7 +101,7 @@ class DeviceBuffers:
         return Buffers("staged", why)
 
     def _say(self, text: str) -> None:
-        """Say something once in a launch; rank 0 does."""
+        """Say something once in a launch; the leader does."""
         if self.group.leads and text not in self._said:
             sys.stderr.write(f"hpcps: {text}\n")
             self._said.add(text)

@@ -102,6 +102,9 @@ def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: 
         stop: once this file exists, the run stops at its next checkpoint and no further run starts.
         group: the process group.
         mps: whether this process uses its GPU through MPS.
+
+    Raises:
+        DeclaredLostError: the others go on without this process.
     """
     _on_stop(stop.listener(plan, _stop))
     os.register_at_fork(after_in_child=_forget_stops)
@@ -115,10 +118,8 @@ def execute(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: 
         return status
     except Stopped as stopped:
         return 128 + stopped.number
-    except DeclaredLostError as error:
-        say(plan.world[group.rank], error)
-        os.kill(os.getpid(), signal.SIGKILL)  # it is lost like any other, and is replaced
-        return 1
+    except DeclaredLostError:
+        raise
     except HpcpsError as error:
         say(plan.world[group.rank], error)
         return 1

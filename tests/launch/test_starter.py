@@ -87,11 +87,14 @@ def replacing(tmp_path):
     return "--plan", str(tmp_path / "plan")
 
 
+SHOWN = "open(sys.argv[0] + '.shown', 'w').close()"
+WAITS = "exec('while not os.path.exists(os.path.dirname(sys.argv[0]) + \"/dies.py.shown\"): time.sleep(0.05)')"
 NUMBER = "number = int(os.environ.get('HPCPS_INCARNATION', 0)); say(f'number {number}'); "
 
 
 def test_what_may_be_lost_is_started_again_with_its_number(start, replacing, tmp_path):
-    programs = {"keeps": "time.sleep(6)", "dies": NUMBER + "number < 2 and os.kill(os.getpid(), 9)"}
+    last = "os.kill(os.getpid(), 9) if number < 2 else " + SHOWN
+    programs = {"keeps": WAITS, "dies": NUMBER + last}
     process = start([(1, "localhost", "keeps"), (1, "localhost", "dies")], programs, *replacing)
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 0
@@ -119,7 +122,8 @@ def test_others_are_not_started_again(start, replacing, tmp_path):
 
 def test_a_replacement_that_comes_too_late_ends_with_the_others(start, replacing, tmp_path):
     """The validator has finished; a worker that is started then would wait for it without end."""
-    programs = {"ends": "time.sleep(3)", "dies": NUMBER + "time.sleep(100) if number else os.kill(os.getpid(), 9)"}
+    late = f"({SHOWN}, time.sleep(100)) if number else os.kill(os.getpid(), 9)"
+    programs = {"ends": WAITS, "dies": NUMBER + late}
     process = start([(1, "localhost", "ends"), (1, "localhost", "dies")], programs, *replacing)
     process.communicate(timeout=60)
     assert process.returncode == 0

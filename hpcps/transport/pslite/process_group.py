@@ -228,7 +228,7 @@ class PsliteProcessGroup(ProcessGroup):
             if self._node.recovered:
                 self._join()
             else:
-                # Its predecessor was lost before the others knew it.
+                # A replacement, too, if its predecessor was lost before the others knew it.
                 self.incarnation = self._transport.incarnation = 0
                 self._exchange("")
         except BaseException:
@@ -297,11 +297,15 @@ class PsliteProcessGroup(ProcessGroup):
         self._over = self._turn == OVER
         if self._over:
             return
-        body, those = _INCARNATION.pack(self.incarnation), sorted(self._unwelcome)
-        for head in (HELLO, READY):
-            for id_ in those:
-                self._node.send(id_, replace(self._meta(head), body=body))
-            self._wait(self._welcome)
+        those = sorted(self._unwelcome)
+        self._tell(those, HELLO)
+        self._wait(self._welcome)
+        self._tell(those, READY)
+
+    def _tell(self, nodes: Sequence[int], head: int) -> None:
+        """Send nodes the number of this replacement."""
+        for id_ in nodes:
+            self._node.send(id_, replace(self._meta(head), body=_INCARNATION.pack(self.incarnation)))
 
     def _ask(self, turn: int, text: str) -> Everyone:
         """Send a text to the scheduler, and wait for its answer."""

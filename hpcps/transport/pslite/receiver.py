@@ -109,9 +109,9 @@ class Receiver:
             self._take_from(sender, meta, frames[1:])
 
     def _take_from(self, sender: int, meta: Meta, data: list[Frame]) -> None:
-        control = meta.control
         if self._scheduling is not None or sender == SCHEDULER_ID:
             self._members.deaths.alive(sender)
+        control = meta.control
         if control is not None and control.command == Command.ACK:
             self._members.sender.resender.acknowledged(sender, control.signature)
         elif self._members.sender.acknowledges and meta.timestamp == EMPTY:
@@ -140,7 +140,7 @@ class Receiver:
                 except InputError as error:
                     self._members.dropped.drop("malformed", str(error))
         elif control.command == Command.TERMINATE and sender == SCHEDULER_ID:
-            raise DeclaredLostError(f"{self._members.me} was silent for so long that it counts as lost")
+            raise DeclaredLostError("it was silent for so long that it counts as lost; it ends, and is replaced")
         else:
             self._members.dropped.drop("unexpected", f"node {sender} sends {control.command.name}")
 

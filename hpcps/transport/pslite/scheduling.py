@@ -103,8 +103,9 @@ def _replaces(node: NodeInfo, other: NodeInfo) -> bool:
 
 _log = logging.getLogger(__name__)
 
-_END_EVERY = 0.5
-"""Seconds between two messages to processes of dead nodes that they are to end."""
+_END_AGAIN, _LONGEST_END = 0.5, 60.0
+"""Seconds until the process of a dead node is told again to end, doubled each time, and at most; what is sent waits in
+memory as long as its host cannot be reached."""
 
 
 class Scheduling:
@@ -122,7 +123,8 @@ class Scheduling:
         self._members = members
         self._pass_barrier, self._observe = pass_barrier, observe
         self._reported: set[int] = set()
-        self._next_end = self._looked = 0.0
+        self._ends: dict[int, tuple[float, float]] = {}
+        self._looked = 0.0
         self._shortest = min(filter(None, (settings.heartbeat_timeout, settings.silence)), default=0.0)
         self._arrived: dict[int, dict[int, int]] = {}
 
@@ -156,11 +158,12 @@ class Scheduling:
 
     def _end_the_dead(self) -> None:
         """Tell the processes of dead nodes to end: some may live, and have only been silent or cut off."""
-        if not self._settings.replaceable or time.monotonic() < self._next_end:
-            return
-        self._next_end = time.monotonic() + _END_EVERY
-        for id_ in self._settings.replaceable & self._reported:
-            self._members.send_control(id_, Control(Command.TERMINATE))
+        now, dead = time.monotonic(), self._settings.replaceable & self._reported
+        self._ends = {id_: self._ends.get(id_, (now, _END_AGAIN)) for id_ in dead}
+        for id_, (due, pause) in self._ends.items():
+            if now >= due:
+                self._members.send_control(id_, Control(Command.TERMINATE))
+                self._ends[id_] = now + pause, min(2 * pause, _LONGEST_END)
 
     def arrive(self, sender: int, group: int, customer: int) -> None:
         """Record that a node waits at a barrier; when all wait, release them."""
