@@ -142,7 +142,7 @@ def report(undisturbed: list[Measured], killed: list[Measured], seconds: float, 
         "# Workers that are killed",
         "",
         f"{WORKERS} workers, a validator and a server over ps-lite on one machine; `kill -9` of a random worker every "
-        f"{every:g} s, for {seconds:g} s{turns}, beside the same run undisturbed.",
+        f"{every:g} s, for {seconds:g} s{turns}, after the same run undisturbed.",
         f"{description()}; other programs used {others:.1f} cores. Written by `benchmarks/survival.py`.",
         "",
         "| | undisturbed | killed |",
