@@ -35,8 +35,9 @@ class Resume:
         self._checkpoints = directory.checkpoints
         self._run_id = run.id
         self._peers = tuple(peers)
-        roster = Roster.of(run)
+        self._roster = roster = Roster.of(run)
         self._everyone = frozenset(map(str, roster.with_state()))
+        self._losable = frozenset(map(str, roster.losable())) if run.survive.workers else frozenset()
         self._coordinator = str(roster.coordinator)
         self.parts: dict[Peer, CheckpointPart] = {}
 
@@ -67,7 +68,7 @@ class Resume:
     def _read(self, position: int) -> str:
         """Read the parts of the roles; return the problem of the checkpoint, or an empty text."""
         try:
-            self._checkpoints.check(position, self._run_id, self._everyone)
+            self._checkpoints.check(position, self._run_id, self._everyone, self._losable)
             self.parts = {peer: self._part(position, peer) for peer in self._peers}
         except HpcpsError as error:
             return str(error)
@@ -78,7 +79,16 @@ class Resume:
             # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
             everything = self._checkpoints.record_of(position, str(peer))
             return CheckpointPart(State(), everything, self._checkpoints.read(position, self._coordinator).elapsed)
+        if str(peer) in self._losable and not self._checkpoints.has(position, str(peer)):
+            return self._part_of_lost(position, peer)
         return self._checkpoints.read(position, str(peer))
+
+    def _part_of_lost(self, position: int, worker: Peer) -> CheckpointPart:
+        """Return the part of a lost worker: it goes on where its combiner says."""
+        combiner, *_ = self._roster.combiners_of(worker.index)
+        part = self._checkpoints.read(position, str(combiner))
+        place = {"round": position, "position": part.state.part("membership").facts.get(str(worker))}
+        return CheckpointPart(State(facts=place), self._checkpoints.record_before(position, str(worker)), part.elapsed)
 
 
 def restore_role(role: Role | None, part: CheckpointPart | None) -> str:

@@ -70,6 +70,11 @@ class Roster:
         """The role that provides the initial weights, counts the epochs, and evaluates or has the evaluator do it."""
         return Peer("validator" if self.validators else "worker", 0)
 
+    def losable(self) -> tuple[Peer, ...]:
+        """The workers that a run may lose, if it survives their loss: all but the coordinator."""
+        workers = (Peer("worker", k) for k in range(self.workers))
+        return tuple(worker for worker in workers if worker != self.coordinator)
+
     def combiners_of(self, worker: int) -> tuple[Peer, ...]:
         """The roles that combine a worker's update."""
         return (Peer("validator", worker % self.validators),) if self.validators else self.all_servers()

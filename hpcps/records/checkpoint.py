@@ -19,7 +19,7 @@ import numpy as np
 from hpcps.errors import InputError, RunError, message_of
 from hpcps.inputs import MiB, parse_json, read_bytes, read_json, whole_number
 from hpcps.numerics.state import State
-from hpcps.records.files import RECORDS, Prefix, prefix_of, record_file, sync_folder, write_whole
+from hpcps.records.files import RECORDS, Prefix, prefix_of, read_lines, record_file, sync_folder, write_whole
 
 FORMAT = 1
 """Version of the files; other versions are rejected."""
@@ -114,8 +114,16 @@ class Checkpoints:
         """Whether a checkpoint is being written: the newest one is not complete."""
         return max(self._folders(), default=-1) > max(self.positions(), default=-1)
 
-    def check(self, position: int, run_id: str, everyone: frozenset[str]) -> None:
-        """Check that a checkpoint belongs to this run and has a part of every process.
+    def check(
+        self, position: int, run_id: str, everyone: frozenset[str], losable: frozenset[str] = frozenset()
+    ) -> None:
+        """Check that a checkpoint belongs to this run and has a part of every process, but for lost ones.
+
+        Args:
+            position: that of the checkpoint.
+            run_id: the run.
+            everyone: the processes of the run.
+            losable: those that it may have lost.
 
         Raises:
             RunError: it is damaged or belongs to another run; the message gives the reason.
@@ -125,8 +133,12 @@ class Checkpoints:
             raise self._rejected(position, "its manifest is damaged or of another version of hpcps")
         if manifest.get("run_id") != run_id:
             raise self._rejected(position, f"it belongs to run {manifest.get('run_id')}")
-        if set(manifest["parts"]) != everyone:
+        if set(manifest["parts"]) | losable != everyone:
             raise self._rejected(position, f"it only has parts of {', '.join(sorted(manifest['parts']))}")
+
+    def has(self, position: int, process: str) -> bool:
+        """Return whether a checkpoint has a part of a process."""
+        return process in self._manifest(position).get("parts", {})
 
     def read(self, position: int, process: str) -> CheckpointPart:
         """Read the part of a process.
@@ -170,6 +182,14 @@ class Checkpoints:
         with suppress(OSError):
             return prefix_of(record_file(self.path.parent, process))
         return Prefix(0)
+
+    def record_before(self, position: int, process: str) -> Prefix:
+        """Return the lines that the record of a lost process has of rounds before a checkpoint."""
+        file = record_file(self.path.parent, process)
+        try:
+            return prefix_of(file, read_lines(file).before(position))
+        except OSError:
+            return Prefix(0)  # it was lost before its first line
 
     def _check_record(self, position: int, process: str, counted: Prefix) -> None:
         """Check that the record of a process begins with the lines that a checkpoint counts.

@@ -89,6 +89,15 @@ class Lines:
 
         A new attempt starts again, unless it resumes from a checkpoint: then the lines before the checkpoint are valid.
         """
+        valid, first = self._valid()
+        return [line for _, line in valid], first
+
+    def before(self, round: int) -> int:
+        """Return the number of lines before the first valid one of a round or of a later one."""
+        rounds = ((number, line.get("round")) for number, line in self._valid()[0])
+        return next((number for number, each in rounds if isinstance(each, int) and each >= round), self.count)
+
+    def _valid(self) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         valid: list[tuple[int, dict[str, Any]]] = []
         first = starts = 1
         for number, line in zip(self.numbers, self.lines, strict=True):
@@ -101,7 +110,7 @@ class Lines:
                 else:
                     valid, first = [], attempt if isinstance(attempt, int) else starts
             valid.append((number, line))
-        return [line for _, line in valid], first
+        return valid, first
 
 
 def decode(line: bytes) -> dict[str, Any] | None:

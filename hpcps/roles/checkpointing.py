@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from hpcps.errors import RunError
 from hpcps.protocol.messages import Flag, PartWritten, Peer
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
@@ -20,6 +19,8 @@ def report(snapped: Snapped, to: Peer = SERVER_0) -> Send:
 class CheckpointParts:
     """The list of server 0 of the processes that have written their parts of the checkpoint under way.
 
+    A checkpoint has no part of a worker that is lost: the state of its combiner says where it goes on.
+
     Attributes:
         open: the round or log position of that checkpoint; None if none is under way.
         due: whether one is due.
@@ -28,15 +29,17 @@ class CheckpointParts:
     """
 
     def __init__(self, roster: Roster) -> None:
-        self._everyone = set(roster.with_state())
+        self._everyone = frozenset(roster.with_state())
+        self._expected: set[Peer] = set()
         self._checksums: dict[Peer, str] = {}
         self.open: int | None = None
         self.due = self.wanted = False
         self.suspending = False
 
-    def begin(self, position: int) -> Flag:
-        """Begin a checkpoint; return the flags that tell the others."""
+    def begin(self, position: int, absent: Collection[Peer] = ()) -> Flag:
+        """Begin a checkpoint without parts of absent workers; return the flags that tell the others."""
         self.open, self._checksums, self.due = position, {}, False
+        self._expected = set(self._everyone.difference(absent))
         self.suspending = self.wanted
         return CHECKPOINT_FLAGS if self.suspending else Flag.SNAPSHOT
 
@@ -44,23 +47,16 @@ class CheckpointParts:
         """Return the processes whose parts are not written yet."""
         if self.open is None:
             return ()
-        return tuple(sorted(self._everyone - self._checksums.keys(), key=str))
+        return tuple(sorted(self._expected - self._checksums.keys(), key=str))
 
-    def lose(self, peer: Peer) -> None:
-        """Give up the checkpoint under way, because a process is lost; the next one is due then.
+    def lose(self, peer: Peer) -> Iterator[Effect]:
+        """Complete the checkpoint under way without the part of a lost worker.
 
-        Parts of others may hold what comes of the loss.
-
-        Raises:
-            RunError: the run stops at that checkpoint.
+        Its part may hold steps after an update that did not enter the model, so it does not count if it is written.
         """
-        if self.open is None:
-            return
-        if self.suspending:
-            raise RunError(
-                f"{peer} is lost while the run stops at a checkpoint: run again to go on from the one before"
-            )
-        self.open, self.due = None, True
+        self._expected.discard(peer)
+        self._checksums.pop(peer, None)
+        yield from self._seal_when_complete()
 
     def take(self, source: Peer, part: PartWritten) -> Iterator[Effect]:
         """Note that another process has written its part."""
@@ -68,11 +64,13 @@ class CheckpointParts:
 
     def enter(self, source: Peer, position: int, checksum: str) -> Iterator[Effect]:
         """Note that a part is written; the last one seals the checkpoint, and ends the run if it is to be suspended."""
-        if position != self.open:
-            return
-        self._checksums[source] = checksum
-        if self._checksums.keys() == self._everyone:
-            yield Seal(position, dict(sorted((str(peer), sum) for peer, sum in self._checksums.items())))
+        if position == self.open and source in self._expected:
+            self._checksums[source] = checksum
+            yield from self._seal_when_complete()
+
+    def _seal_when_complete(self) -> Iterator[Effect]:
+        if self.open is not None and self._checksums.keys() == self._expected:
+            yield Seal(self.open, dict(sorted((str(peer), sum) for peer, sum in self._checksums.items())))
             self.open = None
             if self.suspending:
                 yield Finish(suspended=True)

@@ -152,8 +152,8 @@ class LocalTraining:
         return self.is_coordinator and self._schedule.over(self.round)
 
     def over_before(self, round: int) -> bool:
-        """Return whether the run is over before a round."""
-        return self._schedule.over(round)
+        """Return whether the run is over before a later round, or stops at a checkpoint before."""
+        return self._schedule.over(round) or Flag.SUSPEND in self.flags
 
     @property
     def _coming(self) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import Kept
+from hpcps.numerics.state import Kept, State
 from hpcps.protocol.messages import Peer
 from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed
 from hpcps.roles.model_inbox import ModelInbox
@@ -43,6 +43,25 @@ class Worker(TrainingRole):
     @property
     def kept(self) -> Mapping[str, Kept]:
         return {"packer": self._packer}
+
+    def restore(self, state: State) -> None:
+        if "position" in state.facts:  # it was lost
+            self.go_to(state.facts["round"], state.facts["position"])
+        else:
+            super().restore(state)
+
+    def go_to(self, round: int, position: dict[str, list[int]] | None) -> None:
+        """Wait for the model of a round in the place of a lost worker.
+
+        Args:
+            round: the round.
+            position: that of the lost worker after its last answer that entered a round, see `Update`; None if none
+                did.
+        """
+        if position is not None:
+            self._trainer.go_to(position["data"])
+            self._packer.go_to(position)
+        self._training.resume(round, 0)
 
     @property
     def residual(self) -> Vector | None:

@@ -68,7 +68,15 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start: Callable[..., Pl
     # What has lost a process resumes like any other run, with three new workers.
     again = start(*SURVIVING, "--set", "topology.servers=2")
     again.until(round=int(lines(play, "round")[-1]["round"]) + 5)
+    before = len(lines(again, "lost"))
+    os.kill(pid_of(again, "worker-2"), signal.SIGKILL)
+    within(30, lambda: len(lines(again, "lost")) > before, "a loss in the record")
+    # A checkpoint needs no part of a lost worker.
     assert_stops_whole(again)
+    third = start(*SURVIVING, "--set", "topology.servers=2")
+    third.until(round=int(lines(again, "round")[-1]["round"]) + 5)
+    assert "goes on from its checkpoint" in third.text
+    assert_stops_whole(third)
 
 
 def test_workers_that_are_killed_again_and_again(start: Callable[..., Play]) -> None:

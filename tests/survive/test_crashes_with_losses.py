@@ -1,5 +1,7 @@
 """Runs that lose workers, crash, and go on from a checkpoint."""
 
+import json
+
 import pytest
 from interrupted import model, play, play_through
 from survive.test_lost_workers import survivors
@@ -46,24 +48,65 @@ def speeds(**seconds):
     return {"classes": [{"name": name, "workers": [int(name[1:])], "seconds": each} for name, each in seconds.items()]}
 
 
-def moments(run, folder):
+def of_checkpoint(folder, position):
+    """Return the processes of which a checkpoint has parts."""
+    return set(json.loads((folder / "checkpoints" / f"{position:09}" / "manifest.json").read_text())["parts"])
+
+
+def crashed_after(run, folder, position):
+    """Crash a run after it has sealed a checkpoint; return the processes of which it has parts."""
+    assert play(run, folder / "whole")
+    sealed = [line["moment"] for line in valid(folder / "whole", "server-0", "checkpoint")]
+    assert position in sealed
+    low, high = 1, 4000
+    while high - low > 8:  # few steps after the checkpoint, whose files are still there then
+        at = (low + high) // 2
+        done = play(run, folder / str(at), at)
+        manifest = folder / str(at) / "checkpoints" / f"{position:09}" / "manifest.json"
+        low, high = (low, at) if done or manifest.is_file() else (at, high)
+    play(run, folder / "crashed", high)
+    return of_checkpoint(folder / "crashed", position)
+
+
+def goes_on(run, folder):
+    """Have a crashed run go on, and check the steps of each worker at its answers that entered rounds."""
     assert play(run, folder)
-    return [line["moment"] for line in valid(folder, "server-0", "checkpoint")]
+    combiners = [f"validator-{v}" for v in range(run.topology.validators)] or ["server-0"]
+    for worker in range(run.topology.workers):
+        rounds = valid(folder, combiners[worker % len(combiners)], "round")
+        arrived = [line["round"] for line in rounds if worker in line["arrived"]]
+        steps = {line["round"]: line["step"] for line in valid(folder, f"worker-{worker}", "round")}
+        assert [steps[round] for round in arrived] == [2 * (n + 1) for n in range(len(arrived))], (worker, arrived)
 
 
-def test_a_checkpoint_is_given_up_also_if_the_lost_worker_has_written_its_part(tmp_path):
+def test_a_checkpoint_has_no_part_of_a_lost_worker(tmp_path):
     """Worker 2 has written its part of the checkpoint at 5 after 0.85 s; the others do so at 1 s."""
     tables = {"heterogeneity": speeds(w0=0.1, w1=0.1, w2=0.025, w3=0.1), "simulation": {"step": {"kind": "none"}}}
     run = survivors({"process": "worker-2", "at": [0.9]}, checkpoint={"every": 1}, **tables)
-    found = moments(run, tmp_path)
-    assert 5 not in found
-    assert found[0] in range(6, 10)
+    assert "worker-2" not in crashed_after(run, tmp_path, 5)
+    goes_on(run, tmp_path / "crashed")
 
 
-def test_no_checkpoint_begins_before_a_validator_says_who_was_lost(tmp_path):
+def test_a_worker_that_is_lost_for_good_holds_up_no_checkpoint(tmp_path):
+    run = survivors({"process": "worker-2", "at": [0.5], "repair": 3600}, validators=2, checkpoint={"every": 1})
+    assert "worker-2" not in crashed_after(run, tmp_path, 10)
+    goes_on(run, tmp_path / "crashed")
+
+
+def test_a_checkpoint_begins_before_a_validator_says_who_was_lost(tmp_path):
     """Validator 0 closes round 3 at 1.4 s, worker 2 is lost, and the slow worker 3 ends the round at 1.6 s."""
     tables = {"heterogeneity": speeds(w0=0.1, w1=0.1, w2=0.1, w3=0.2), "simulation": {"step": {"kind": "none"}}}
     run = survivors({"process": "worker-2", "at": [1.5]}, validators=2, checkpoint={"every": 1}, **tables)
-    found = moments(run, tmp_path)
-    assert 5 not in found
-    assert found[0] in range(6, 10)
+    assert "worker-2" not in crashed_after(run, tmp_path, 5)
+    goes_on(run, tmp_path / "crashed")
+
+
+@pytest.mark.parametrize("validators", [0, 1])
+@pytest.mark.parametrize(("repair", "there"), [(0.05, True), (0.2, False), (3600, False)])
+def test_a_run_that_lacks_a_worker_stops_at_a_checkpoint(repair, there, validators, tmp_path):
+    """Worker 2 is lost at 0.5 s, and a stop is requested. The round that ends with a checkpoint begins at 0.6 s."""
+    run = survivors({"process": "worker-2", "at": [0.5], "repair": repair}, validators=validators)
+    decider = tmp_path / "records" / ("validator-0.jsonl" if validators else "server-0.jsonl")
+    assert not play(run, tmp_path, stop=lambda: '"event": "lost"' in decider.read_text())
+    assert ("worker-2" in of_checkpoint(tmp_path, 4)) == there
+    goes_on(run, tmp_path)

@@ -46,10 +46,10 @@ class Announcements:
         self._tells_epoch = attacks and run.train.policy is None
         self.flags = self.heard = Flag.NONE
 
-    def announce(self, round: int, *, complete: bool = True) -> None:
+    def announce(self, round: int, absent: tuple[Peer, ...] = ()) -> None:
         """Decide on the flags of the model of a round; server 0 alone decides on a checkpoint after it.
 
-        A checkpoint waits until all processes are there.
+        A checkpoint has no parts of the workers that are absent.
 
         With a quorum a late worker does not see the flags of a model. So the last round and one before the statistics
         of all workers wait for everyone. A checkpoint waits for nobody: late workers are told of it.
@@ -65,8 +65,8 @@ class Announcements:
         if checkpoint is not None and checkpoint.open is None and not schedule.over(next_round):
             epochs = schedule.ended(next_round - 1), schedule.ended(next_round)
             checkpoint.due |= self._run.checkpoint.due((round, round + 1), epochs)
-            if (checkpoint.due or checkpoint.wanted) and complete:
-                flags |= checkpoint.begin(round + 1)
+            if checkpoint.due or checkpoint.wanted:
+                flags |= checkpoint.begin(round + 1, absent)
         if schedule.over(round):
             flags |= Flag.LAST
         if self._statistics and schedule.epochs_before(round):
@@ -84,6 +84,10 @@ class Announcements:
     def over(self, round: int) -> bool:
         """Return whether the model of a round is the last."""
         return self._schedule.over(round)
+
+    def over_before(self, round: int) -> bool:
+        """Return whether the run is over before a round after the latest model, or stops at a checkpoint before."""
+        return self.over(round) or Flag.SUSPEND in self.flags
 
     def epoch(self, round: int) -> int | None:
         """Return the epochs that had ended when a round began, if somebody needs them."""

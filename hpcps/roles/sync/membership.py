@@ -75,7 +75,7 @@ class Membership:
         return self._counted.get(peer)
 
     def state(self) -> State:
-        """Return the positions, for a checkpoint; nobody is absent then."""
+        """Return the positions, for a checkpoint."""
         return State(facts={str(peer): position for peer, position in self._counted.items()})
 
     def restore(self, state: State) -> None:

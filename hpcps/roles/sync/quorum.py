@@ -126,8 +126,9 @@ class QuorumCollector(PartitionCollector):
         return State(facts=owed)
 
     def restore(self, state: State) -> None:
-        """Begin the round after a checkpoint."""
-        self._owed = {peer: deque([Owed(*state.facts[str(peer.index)])]) for peer in self._share}
+        """Begin the round after a checkpoint; a worker that was lost owes an answer to its model."""
+        owed = {Peer("worker", int(index)): Owed(*facts) for index, facts in state.facts.items()}
+        self._owed |= {peer: deque([each]) for peer, each in owed.items()}
 
     def _expect_updates(self) -> None:
         """Expect answers to the next model of all that get it; keep those that may enter the next round."""

@@ -47,9 +47,9 @@ class Readers:
         """Note that a worker is lost, before its combiner says so."""
 
     @property
-    def complete(self) -> bool:
-        """Whether every worker has a model, or gets the next one: none is lost."""
-        return True
+    def absent(self) -> tuple[Peer, ...]:
+        """The workers that are lost, and those whose replacements get no model yet."""
+        return ()
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model."""
@@ -103,7 +103,8 @@ class LateReaders(Readers):
 
     def restore(self, state: State) -> None:
         """Restore what was given before a checkpoint, whose time becomes 0."""
-        self._given = {int(k): int(round) for k, round in state.facts["given"]}
+        # A worker that was lost gets the model at which the run resumes.
+        self._given |= {int(k): int(round) for k, round in state.facts["given"]}
         self._given_at = {int(round): -float(age) for round, age in state.facts["ages"]}
 
     def resume(self, now: float) -> None:
@@ -122,9 +123,10 @@ class LateReaders(Readers):
         self._lost[peer.index] += 1
 
     @property
-    def complete(self) -> bool:
-        """Whether every worker has a model, or gets the next one: none is lost."""
-        return not any(self._lost.values()) and len(self._given.keys() | self.next) == self._workers
+    def absent(self) -> tuple[Peer, ...]:
+        """The workers that are lost, and those whose replacements get no model yet."""
+        there = {k for k in self._given.keys() | self.next if not self._lost[k]}
+        return tuple(Peer("worker", k) for k in range(self._workers) if k not in there)
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model: all validators, and the workers that have answered."""

@@ -46,10 +46,7 @@ class ReplacementWorker(SyncWorker):
     def _take_part(self, message: TakePart) -> Iterator[Effect]:
         """Begin where the predecessor was, with the model of a round."""
         self._first = message.round
-        if message.position is not None:
-            self._trainer.go_to(message.position["data"])
-            self._packer.go_to(message.position)
-        self._training.resume(message.round, 0)
+        self.go_to(message.round, message.position)
         early, self._early = self._early, []
         for event in (Start(), *early):
             yield from self.handle(event)

@@ -141,10 +141,10 @@ class SyncServer(MessagingRole):
     def _note_member(self, known: _Known, event: Lost | Replaced) -> Iterator[Effect]:
         """Go on without a lost worker, or with its replacement; with validators they decide."""
         if isinstance(event, Lost):
-            self._checkpoint.lose(event.peer)
             self._readers.lose(event.peer)
+            yield from self._checkpoint.lose(event.peer)
         if isinstance(known.collector, QuorumCollector):
-            yield from known.collector.note_member(event, self.round, known.announcements.over)
+            yield from known.collector.note_member(event, self.round, known.announcements.over_before)
             yield from self._combine_when_ready(known)
 
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
@@ -265,7 +265,7 @@ class SyncServer(MessagingRole):
 
     def _publish(self, known: _Known) -> Iterator[Effect]:
         """Send the whole model of this round."""
-        known.announcements.announce(self.round, complete=self._readers.complete)
+        known.announcements.announce(self.round, self._readers.absent)
         readers = tuple(reader for reader in self._roster.readers() if self._readers.have(reader, self.round))
         for number in range(len(known.shard.partitions)):
             yield from self._give(known, number, known.shard.now, self.round, readers, whole=True)
@@ -321,7 +321,7 @@ class SyncServer(MessagingRole):
         if done == 1 and collector.answered is not None:
             self._readers.learn(collector.answered, collector.lost)
         if done == 1 and not snapshot:
-            known.announcements.announce(round + 1, complete=self._readers.complete)
+            known.announcements.announce(round + 1, self._readers.absent)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
             readers = self._readers.among(self._roster.readers())
             yield from self._give(known, done - 1, known.shard.coming, round + 1, readers)
