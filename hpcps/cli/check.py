@@ -243,8 +243,11 @@ def _losses(run: Run) -> str:
     if not run.survive.workers:
         return ""
     lost = "a lost worker" if run.topology.validators else "a lost worker other than worker 0, which evaluates,"
-    least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
-    return f"{lost} is replaced; a round needs {least} workers, or waits; any other lost process ends the run"
+    needed = ""
+    if run.train.mode == "sync":
+        least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
+        needed = f"; a round needs {least} workers, or waits"
+    return f"{lost} is replaced{needed}; any other lost process ends the run"
 
 
 def _sending(run: Run) -> str:

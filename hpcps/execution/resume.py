@@ -87,8 +87,9 @@ class Resume:
         """Return the part of a lost worker: it goes on where its combiner says."""
         combiner, *_ = self._roster.combiners_of(worker.index)
         part = self._checkpoints.read(position, str(combiner))
-        place = {"round": position, "position": part.state.part("membership").facts.get(str(worker))}
-        return CheckpointPart(State(facts=place), self._checkpoints.record_before(position, str(worker)), part.elapsed)
+        place = part.state.part("membership").facts.get(str(worker))
+        lines = self._checkpoints.record_until(place["data"][0] if place else 0, str(worker))
+        return CheckpointPart(State(facts={"round": position, "position": place}), lines, part.elapsed)
 
 
 def restore_role(role: Role | None, part: CheckpointPart | None) -> str:

@@ -12,10 +12,10 @@ from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.evaluation_job import TrainerEvaluations
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.roles.events import Role
+from hpcps.roles.replacement import ReplacementWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
 from hpcps.roles.sync.adversary import SyncAdversary
-from hpcps.roles.sync.replacement import ReplacementWorker
 from hpcps.roles.sync.server import SyncServer
 from hpcps.roles.sync.validator import SyncValidator
 from hpcps.roles.sync.worker import SyncWorker
@@ -71,7 +71,9 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
     if incarnation:
-        return ReplacementWorker(peer, run, trainer, resources, incarnation)
+        worker = make_training_role(run, peer, trainer, resources)
+        assert isinstance(worker, (SyncWorker, AsyncWorker)), "a run survives the loss of no other roles"
+        return ReplacementWorker(worker, run, Roster.of(run).combiners_of(peer.index)[0], incarnation)
     return make_training_role(run, peer, trainer, resources)
 
 

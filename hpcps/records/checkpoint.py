@@ -183,11 +183,11 @@ class Checkpoints:
             return prefix_of(record_file(self.path.parent, process))
         return Prefix(0)
 
-    def record_before(self, position: int, process: str) -> Prefix:
-        """Return the lines that the record of a lost process has of rounds before a checkpoint."""
+    def record_until(self, step: int, process: str) -> Prefix:
+        """Return the lines that the record of a lost process has of its first local steps."""
         file = record_file(self.path.parent, process)
         try:
-            return prefix_of(file, read_lines(file).before(position))
+            return prefix_of(file, read_lines(file).until_step(step))
         except OSError:
             return Prefix(0)  # it was lost before its first line
 

@@ -92,10 +92,10 @@ class Lines:
         valid, first = self._valid()
         return [line for _, line in valid], first
 
-    def before(self, round: int) -> int:
-        """Return the number of lines before the first valid one of a round or of a later one."""
-        rounds = ((number, line.get("round")) for number, line in self._valid()[0])
-        return next((number for number, each in rounds if isinstance(each, int) and each >= round), self.count)
+    def until_step(self, step: int) -> int:
+        """Return the number of lines before the first valid one that counts more local steps."""
+        steps = ((number, line.get("step")) for number, line in self._valid()[0])
+        return next((number for number, each in steps if isinstance(each, int) and each > step), self.count)
 
     def _valid(self) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         valid: list[tuple[int, dict[str, Any]]] = []

@@ -63,6 +63,10 @@ class Worker(TrainingRole):
             self._packer.go_to(position)
         self._training.resume(round, 0)
 
+    def position(self) -> dict[str, list[int]] | None:
+        """Return where a replacement goes on after the present update, if the run survives the loss of workers."""
+        return {"data": self._trainer.position(), **self._packer.position()} if self._run.survive.workers else None
+
     @property
     def residual(self) -> Vector | None:
         return self._packer.residual

@@ -235,14 +235,14 @@ class Survive(Config):
 
     workers: bool = Field(
         False,
-        description="Synchronous: rounds go on without a worker that is lost, until its replacement takes part. "
+        description="The run goes on without a worker that is lost, until its replacement takes part. "
         "The update of a worker is one message then, whatever `transport.partition` says.",
     )
     min_workers: PositiveInt | None = Field(
         None,
         le=MOST_ROLES,
-        description="The workers of a combiner below which its rounds wait for replacements; default: as many as the "
-        "rule needs updates, such as 2 f + 3 for krum.",
+        description="Synchronous: the workers of a combiner below which its rounds wait for replacements; default: as "
+        "many as the rule needs updates, such as 2 f + 3 for krum.",
     )
     after: float = Field(
         5.0,
@@ -364,7 +364,7 @@ class Run(Config):
     @property
     def misses_rounds(self) -> bool:
         """Whether a round may close without a worker: it is late, or lost."""
-        return self.has_quorum or self.survive.workers
+        return self.has_quorum or (self.survive.workers and self.train.mode == "sync")
 
     @property
     def has_adversary(self) -> bool:

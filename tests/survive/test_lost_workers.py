@@ -229,10 +229,6 @@ def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
         ({"transport": {"kind": "pslite", "resend": True}}, "survive.workers: acknowledgements are for connections"),
         ({"survive": {"after": 2.0}}, "survive.after: a process is silent only where roles are processes"),
         ({"survive": {"workers": False, "after": 2.0}}, "survive.after: has an effect only with workers = true"),
-        (
-            {"train": {"mode": "async"}, "validation": {"rule": {"kind": "naive_async"}}},
-            "survive.workers: only runs with",
-        ),
         ({"attack": {"kind": "alie"}}, "survive.workers: alie needs the updates of all workers"),
         ({"validation": {"batchnorm": "averaged"}}, "survive.workers: the statistics of all workers are averaged"),
         ({"communication": {"compression": {"kind": "topk", "memory": "ef21"}}}, "survive.workers: combiners keep"),

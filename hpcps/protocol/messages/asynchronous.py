@@ -48,6 +48,7 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
         request: the number of the worker's request for the model, from 1; a resumed run begins again with 1.
         base_version: the version of the model from which the update was made, see `ModelReply`.
         rate: the learning rate of its local step, for rules that compensate delays; else 0.
+        position: with `survive.workers`, where the worker is after this update, as in `Update`; else None.
         mask: the blocks of the model that are sent `[B]`.
         values: these blocks, or what the compressor made of them.
     """
@@ -56,6 +57,7 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
     base_version: Annotated[int, HeaderField.VERSION]
     mask: Mask
     rate: float = 0.0
+    position: dict[str, list[int]] | None = None
     values: Vector
 
 
@@ -66,9 +68,11 @@ class NoUpdate(Message, code=37, kind="ABSENT", sender="worker", receiver="valid
     Attributes:
         request: the number of the worker's request for the model, from 1; with "accumulate" that of its last one, which
             is 0 before the first.
+        position: as in `UpdateRequest`.
     """
 
     request: Annotated[int, HeaderField.ROUND]
+    position: dict[str, list[int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,6 +90,8 @@ class SubmittedEntry(Message):
             is the reader itself: `number` is also that of its request.
         worker: from a validator: the index of the worker that reads the model; None if the validator itself does. Also
             None from a worker.
+        position: with `survive.workers` and without validators, where the worker is after this entry, as in `Update`;
+            else None.
     """
 
     number: Annotated[int, HeaderField.ROUND]
@@ -95,6 +101,7 @@ class SubmittedEntry(Message):
     rate: float = 0.0
     request: Count | None = None
     worker: Count | None = None
+    position: dict[str, list[int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,7 +134,13 @@ class UpdateEntry(SubmittedEntry, code=38, kind="UPDATE", sender="worker", recei
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Read(SubmittedEntry, code=8, kind="READ", sender="worker, validator", receiver="server", answer="ModelReply"):
-    """The reader gets the model."""
+    """The reader gets the model.
+
+    Attributes:
+        incarnation: the number of the replacement of a lost worker that gets its first model; else 0.
+    """
+
+    incarnation: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

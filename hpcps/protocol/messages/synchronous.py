@@ -211,17 +211,16 @@ class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiv
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TakePart(
-    Message, code=48, kind="TAKE_PART", sender="combiner that closes rounds", receiver="replacement of a worker"
-):
-    """The receiver takes the place of a lost worker.
+class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="replacement of a worker"):
+    """The receiver takes the place of a lost worker; in a synchronous run the combiner that closes rounds says so.
 
     Attributes:
-        round: the round of the first model that it gets; models of earlier rounds were for its predecessor.
+        round: the round of the first model that it gets; in an asynchronous run, the number of the request that this
+            model answers, which nobody sends. Models of earlier rounds or requests were for its predecessor.
         incarnation: the number of the replacement: 1 for the worker's first one. A message that has another number was
             for a predecessor, too.
-        position: `Update.position` of the last answer of a predecessor that entered a round. None if there is none: the
-            replacement begins with the first batch, and each random stream at its beginning.
+        position: `Update.position` of the last answer of a predecessor that entered the model. None if none did:
+            the replacement begins with the first batch, and each random stream at its beginning.
     """
 
     round: int

@@ -75,6 +75,8 @@ class LogEntry:
         epoch: the epochs of the submitter's own steps that are over, see `SubmittedEntry`.
         rate: the learning rate of the update's local step, for rules that compensate delays; else 0. An APPLY's is
             multiplied by alpha, as its payload is.
+        position: of a worker's entry, see `SubmittedEntry`.
+        incarnation: of a READ, see `Read`.
         mask: the blocks of this shard, or of the model at a validator, that `payload` holds.
         payload: float32, packed.
         flags: whether a checkpoint suspends the run.
@@ -91,6 +93,8 @@ class LogEntry:
     payload: Vector | None = None
     flags: Flag = Flag.NONE
     rate: float = 0.0
+    position: dict[str, list[int]] | None = None
+    incarnation: int = 0
 
     @staticmethod
     def checkpoint(flags: Flag) -> LogEntry:
@@ -104,6 +108,7 @@ class LogEntry:
             "number": self.number, "shard": shard, "base_version": self.base_version, "epoch": self.epoch,
             "rate": self.rate, "request": self.request if of_validator else None,
             "worker": self.reader.index if of_validator and not reads_itself else None,
+            "position": self.position,
         }  # fmt: skip
         match self.kind:
             case EntryKind.APPLY | EntryKind.UPDATE:
@@ -113,7 +118,7 @@ class LogEntry:
                 return kind(**fields, mask=self.mask, values=self.payload)
             case EntryKind.STOP:
                 return Stop(**fields)
-        return Read(**fields)
+        return Read(**fields, incarnation=self.incarnation)
 
     @staticmethod
     def of(source: Peer, message: SubmittedEntry, decoder: UpdateDecoder, whole: Partition) -> LogEntry:
@@ -141,7 +146,8 @@ class LogEntry:
             reader = Peer("worker", message.worker)
         return LogEntry(
             kind, source, message.number, reader, request, message.base_version, message.epoch, mask, payload,
-            rate=message.rate,
+            rate=message.rate, position=message.position,
+            incarnation=message.incarnation if isinstance(message, Read) else 0,
         )  # fmt: skip
 
     @staticmethod
@@ -152,7 +158,7 @@ class LogEntry:
             raise ValueError(reason)
         return LogEntry(
             EntryKind.UPDATE, source, message.request, source, message.request, message.base_version, 0, message.mask,
-            payload, rate=message.rate,
+            payload, rate=message.rate, position=message.position,
         )  # fmt: skip
 
     def fields(self) -> dict[str, object]:
@@ -249,6 +255,10 @@ class LogClient:
         """
         self.request += 1
         yield from self._training.adopt_when_complete()
+
+    def go_on(self, request: int) -> None:
+        """Wait, in the place of a lost worker, for the answer to a request that a combiner has made for this role."""
+        self.request = self._entries = request
 
     def next_number(self) -> int:
         """Number the next entry."""

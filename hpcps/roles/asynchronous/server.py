@@ -24,7 +24,7 @@ from hpcps.protocol.messages import (
     UpdateEntry,
     WriteCheckpoint,
 )
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
@@ -45,6 +45,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.messaging_role import MessagingRole
+from hpcps.roles.replacement import Positions, admit, loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.spec.schema import Run
@@ -67,6 +68,11 @@ class AsyncServer(MessagingRole):
         self._shard: AsyncShard | None = None
         self._diverged = False
         self._checkpoint = CheckpointParts(self._roster)
+        # The lost workers, with the numbers of their last incarnations, until their replacements get a model.
+        self._lost: dict[Peer, int] = {}
+        self._incarnations: dict[Peer, int] = {}
+        self._positions = Positions()
+        self._early: list[Lost | Replaced] = []  # before the initial model
         self._stages = StageMachine(ASYNC_SERVER)
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -84,6 +90,25 @@ class AsyncServer(MessagingRole):
                 yield from self._checkpoint_when_due(due=True)
             case Snapped():
                 yield from self._snapped(event)
+            case Lost() | Replaced() if self._shard is not None:
+                yield from self._note_member(event, self._shard)
+            case Lost() | Replaced():
+                self._early.append(event)
+
+    def _note_member(self, event: Lost | Replaced, shard: AsyncShard) -> Iterator[Effect]:
+        """Go on without a lost worker; without validators, admit its replacement, and send it the model."""
+        peer, decides = event.peer, not self._roster.validators
+        if isinstance(event, Lost):
+            self._lost[peer] = self._incarnations.get(peer, 0)
+            yield from (loss(event),) if decides else ()
+            yield from self._checkpoint.lose(peer)
+            return
+        self._incarnations[peer] = event.incarnation
+        if decides and self._stages.stage is Stage.SERVING:
+            number = self._log.next_number(peer)
+            yield from admit(event, number, self._positions.of(peer))
+            entry = LogEntry(EntryKind.READ, peer, number, peer, number, incarnation=event.incarnation)
+            yield from self._log_entry(entry, shard)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         if self._shard is None:
@@ -119,6 +144,9 @@ class AsyncServer(MessagingRole):
             yield Send(reader, shard.reply(reader, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
         yield from self._checkpoint_when_due(due=self._checkpoint.wanted)
+        early, self._early = self._early, []
+        for event in early:
+            yield from self._note_member(event, shard)
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -132,6 +160,8 @@ class AsyncServer(MessagingRole):
         parts = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
         if self._shard.stepper is not None:
             parts["optimizer"] = self._shard.stepper.state()
+        if self._run.survive.workers:
+            parts["membership"] = self._positions.state()
         return State({"model": on_host(self._shard.model)}, facts).having(
             log=self._log.state(), rule=self._shard.filter.kept.state(), sent=self._shard.sent.state(), **parts
         )
@@ -146,6 +176,8 @@ class AsyncServer(MessagingRole):
             self._shard.stepper.restore(state.part("optimizer"))
         if "sent" in state.facts:  # a checkpoint of an earlier version does not have it
             self._shard.sent.restore(state.part("sent"), self._roster.readers())
+        if "membership" in state.facts:
+            self._positions.restore(state.part("membership"))
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
         self.round = self._log.index
@@ -155,10 +187,11 @@ class AsyncServer(MessagingRole):
         if not due or self._shard is None or self._checkpoint.open is not None:
             return
         place = self._log.place(LogEntry.checkpoint(Flag.NONE), self._roster.coordinator)
-        entry = LogEntry.checkpoint(self._checkpoint.begin(place.index))
+        entry = LogEntry.checkpoint(self._checkpoint.begin(place.index, self._lost))
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(entry))
-        for peer in (*self._roster.readers(), *self._roster.adversaries()):
+        readers = (peer for peer in self._roster.readers() if peer not in self._lost)
+        for peer in (*readers, *self._roster.adversaries()):
             yield Send(peer, WriteCheckpoint(position=place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 
@@ -174,7 +207,8 @@ class AsyncServer(MessagingRole):
     @property
     def _waiting_for(self) -> tuple[Peer, ...]:
         """The roles whose messages this server waits for."""
-        return self._log.waiting_for or self._log.submitters
+        submitters = tuple(peer for peer in self._log.submitters if peer not in self._lost)
+        return self._log.waiting_for or submitters
 
     def _take_entry(self, source: Peer, message: Message, shard: AsyncShard) -> Iterator[Effect]:
         """Take the next entry of a submitter: server 0 executes it at once, the others where server 0 puts it."""
@@ -192,6 +226,8 @@ class AsyncServer(MessagingRole):
             except ValueError as error:
                 reason = str(error)
             else:
+                self._positions.sent(source, entry.position)
+                self._positions.count(source)
                 yield from self._log_entry(entry, shard)
                 return
         yield from self._refuse(source, reason)
@@ -272,7 +308,10 @@ class AsyncServer(MessagingRole):
                 self._stages.on(Trigger.SUSPENSION_DUE)
             yield Snapshot(place.index, self.state())
         else:
-            yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied))
+            if entry.incarnation > self._lost.get(entry.reader, entry.incarnation):
+                del self._lost[entry.reader]
+            whole = entry.incarnation > 0
+            yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=whole))
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""

@@ -275,13 +275,15 @@ class AsyncShard:
         applied: Mask | None = None,
         *,
         last: bool = False,
+        whole: bool = False,
     ) -> ModelReply:
         """Return the message with the model for a reader: a copy, because the next update may come before it is read.
 
         Where processes share memory the copy is in it, so that the reader reads it in place. With a compressor of
-        models, the first and the last are whole, and each other one is the difference to what the reader has.
+        models, the first and the last are whole, and each other one is the difference to what the reader has, unless
+        `whole`.
         """
-        payload, flags = self.sent.reply(reader, self.model, whole=last)
+        payload, flags = self.sent.reply(reader, self.model, whole=last or whole)
         flags |= Flag.LAST if last else Flag.NONE
         if self.backups is not None:
             self.backups.pull(reader, self.sent.held[reader])

@@ -12,14 +12,15 @@ from hpcps.aggregation.outcomes import Acceptance, Tally
 from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
-from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.messages import Flag, ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
+from hpcps.roles.replacement import Positions, admit, loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
@@ -58,6 +59,10 @@ class AsyncValidator(TrainingRole):
         # Updates that wait here are lost with a checkpoint, as are those on their way.
         self._queue: deque[LogEntry] = deque()
         self._requests = dict.fromkeys(self._share, 0)
+        self._lost: set[Peer] = set()
+        self._positions = Positions()
+        # What became of workers before the first model: until then the servers take no entries.
+        self._early: list[Lost | Replaced] | None = []
         self._left = 0
         self._participants: list[int] = []
         self._absent: list[int] = []
@@ -66,7 +71,8 @@ class AsyncValidator(TrainingRole):
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"acceptance": self._acceptance, "rule": self._filter.kept}
+        kept: dict[str, Kept] = {"acceptance": self._acceptance, "rule": self._filter.kept}
+        return kept | ({"membership": self._positions} if self._run.survive.workers else {})
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
@@ -81,6 +87,15 @@ class AsyncValidator(TrainingRole):
                 yield from self._training.take_checkpoint(due)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, str(self.peer)))
+            case Lost() | Replaced() if event.peer in self._requests:
+                yield from self._note_member(event)
+            case Lost() | Replaced():
+                pass  # another validator says what becomes of it
+            case Computed("adopt") if self._early is not None:
+                early, self._early = self._early, None
+                for each in early:
+                    yield from self._note_member(each)
+                yield from self._training.handle(event)
             case Idle():
                 yield from self._handle_updates(max(1, len(self._queue)))
             case Computed("combine", filtered):
@@ -113,7 +128,7 @@ class AsyncValidator(TrainingRole):
         """Take a worker's message; it is handled in its turn."""
         expected, request = self._requests[source] + 1, message.request
         if isinstance(message, NoUpdate) and self._accumulates:
-            self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request))
+            self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request, position=message.position))
             yield from self._handle_next()
         elif request < expected:
             yield rejection(source, f"a second or late message (of request {request})")
@@ -123,7 +138,7 @@ class AsyncValidator(TrainingRole):
             try:
                 # The worker does not change the payload before it is answered.
                 entry = (
-                    LogEntry(EntryKind.ABSENT, source, request, source, request)
+                    LogEntry(EntryKind.ABSENT, source, request, source, request, position=message.position)
                     if isinstance(message, NoUpdate)
                     else LogEntry.requested(source, message, self._decoder, self._whole)
                 )
@@ -133,6 +148,33 @@ class AsyncValidator(TrainingRole):
             self._requests[source] = expected
             self._queue.append(entry)
             yield from self._handle_next()
+
+    def _note_member(self, event: Lost | Replaced) -> Iterator[Effect]:
+        """Wait for a lost worker no longer, or have the servers send its replacement a model.
+
+        The updates of a lost worker that have come here enter the model.
+        """
+        peer, training = event.peer, self._training
+        if self._early is not None:
+            self._early.append(event)
+        elif isinstance(event, Lost):
+            self._lost.add(peer)
+            yield loss(event)
+            yield from self._handle_next()
+        elif not training.over and Flag.SUSPEND not in training.flags:
+            self._lost.discard(peer)
+            self._requests[peer] += 1
+            for entry in self._queue:
+                if entry.reader == peer:
+                    self._count(entry)
+            yield from admit(event, self._requests[peer], self._positions.of(peer))
+            entry = self._entry(EntryKind.READ, peer, self._requests[peer])
+            yield from self._log.submit(replace(entry, incarnation=event.incarnation))
+
+    def _count(self, entry: LogEntry) -> None:
+        """Note that the message of a worker is handled."""
+        self._positions.sent(entry.reader, entry.position)
+        self._positions.count(entry.reader)
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
@@ -159,9 +201,10 @@ class AsyncValidator(TrainingRole):
         if self._training.stage is not Stage.GATHERING:
             return
         if not self._queue:
-            yield SetDeadline(self._share)
+            yield SetDeadline(tuple(peer for peer in self._share if peer not in self._lost))
             return
         entry = self._queue.popleft()
+        self._count(entry)
         if entry.kind is EntryKind.ABSENT:
             self._absent.append(entry.reader.index)
             if self._answers(entry):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.received import Malformed, Received
@@ -58,6 +59,11 @@ class AsyncWorker(Worker):
             case _:
                 yield from self._go_on(event)
 
+    def take_place(self, first: int, position: dict[str, list[int]] | None) -> None:
+        """Begin in the place of a lost worker, see `TakePart`."""
+        self.go_to(0, position)
+        self._log.go_on(first)
+
     def take_steps(self, steps: int) -> Progress:
         training, settings = self._training, self._settings
         epoch = training.epochs_over if settings.epochs == "validator" and not training.is_coordinator else None
@@ -100,7 +106,7 @@ class AsyncWorker(Worker):
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
         assert self._validator is not None, "the run has validators"
         if not packed.parts:
-            yield Send(self._validator, NoUpdate(request=request))
+            yield Send(self._validator, NoUpdate(request=request, position=self.position()))
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
             update = UpdateRequest(
@@ -108,6 +114,7 @@ class AsyncWorker(Worker):
                 base_version=self._training.version,
                 mask=part.mask,
                 rate=self._rate,
+                position=self.position(),
                 values=part.payload,
             )
             yield Send(part.combiner, update)
@@ -119,6 +126,7 @@ class AsyncWorker(Worker):
         kind, training = EntryKind.UPDATE if packed.sent else EntryKind.READ, self._training
         number = self._log.next_number()
         entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, self.epoch, rate=self._rate)
+        entry = replace(entry, position=self.position())
         parts = []
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)

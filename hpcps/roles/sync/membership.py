@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 
 
@@ -20,8 +19,6 @@ class Membership:
         self._share = frozenset(share)
         self._lost: list[Peer] = []
         self._newcomers: set[Peer] = set()
-        self._sent: dict[Peer, dict[str, list[int]]] = {}
-        self._counted: dict[Peer, dict[str, list[int]]] = {}
 
     def __contains__(self, peer: Peer) -> bool:
         """Return whether a process is a worker of the combiner."""
@@ -57,27 +54,3 @@ class Membership:
     def left(self, peer: Peer) -> bool:
         """Return whether a worker was lost since the last round closed."""
         return peer in self._lost
-
-    # Where a replacement goes on
-
-    def sent(self, peer: Peer, position: dict[str, list[int]] | None) -> None:
-        """Note the position of a worker after the answer that has come."""
-        if position is not None:
-            self._sent[peer] = position
-
-    def count(self, peer: Peer) -> None:
-        """Note that the answer of a worker that has come last enters a round."""
-        if peer in self._sent:
-            self._counted[peer] = self._sent.pop(peer)
-
-    def position(self, peer: Peer) -> dict[str, list[int]] | None:
-        """Return the position of a worker after its last answer that entered a round; None if none did."""
-        return self._counted.get(peer)
-
-    def state(self) -> State:
-        """Return the positions, for a checkpoint."""
-        return State(facts={str(peer): position for peer, position in self._counted.items()})
-
-    def restore(self, state: State) -> None:
-        """Restore the positions."""
-        self._counted = {Peer.parse(name): position for name, position in state.facts.items()}

@@ -10,11 +10,12 @@ from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import Kept, State
-from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Peer, TakePart
+from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Pause, Record, Send
+from hpcps.roles.replacement import Positions, admit, loss
 from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.spec.schema import Run
@@ -85,7 +86,7 @@ class QuorumCollector(PartitionCollector):
         self._decides = peer.role == "validator" or peer.index == 0
         self._followers = () if peer.role == "validator" else roster.all_servers()[1:]
         self._needed = run.updates_needed(len(share))
-        self._membership = Membership(share)
+        self._membership, self._positions = Membership(share), Positions()
         # Those of whom nothing is expected, until their replacements get a model.
         self._unfilled: set[Peer] = set()
         self._least = run.workers_needed(len(share)) if run.survive.workers else 0
@@ -112,7 +113,7 @@ class QuorumCollector(PartitionCollector):
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"quorum": self, **({"membership": self._membership} if self._run.survive.workers else {})}
+        return {"quorum": self, **({"membership": self._positions} if self._run.survive.workers else {})}
 
     def state(self) -> State:
         """Return between two rounds what each worker owes; its answer is in the part of the worker, not in this one."""
@@ -161,7 +162,7 @@ class QuorumCollector(PartitionCollector):
         self._now = arrived
         owed = self._owed.get(source)
         if owed and not isinstance(answer, CombinedUpdate) and answer.round == owed[0].round:
-            self._membership.sent(source, answer.position)
+            self._positions.sent(source, answer.position)
         yield from super().put(source, answer, owed[0].round if owed else round, arrived)
         yield from self._send()
 
@@ -331,11 +332,10 @@ class QuorumCollector(PartitionCollector):
         is_in = self.closing is not None and self._is_in(peer)
         counted = not again and (is_in or (peer in self._answers and self._is_everywhere(peer)))
         if counted:
-            self._membership.count(peer)
+            self._positions.count(peer)
         elif not again:
             self._expect_nothing(peer)
-        ago = round(lost.arrived - lost.since, 6)
-        yield Record("lost", {"process": str(peer), "cause": lost.cause, "counted": counted, "ago": ago})
+        yield loss(lost, counted=counted)
 
     def _replace(self, replaced: Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
         # Who gets the next model is decided when the round closes.
@@ -343,9 +343,7 @@ class QuorumCollector(PartitionCollector):
         if over(first - 1):
             return  # there is no such model
         self._membership.replace(peer)
-        yield Record("replaced", {"process": str(peer), "first": first})
-        position = self._membership.position(peer)
-        yield Send(peer, TakePart(round=first, incarnation=replaced.incarnation, position=position))
+        yield from admit(replaced, first, self._positions.of(peer))
 
     def _expect_nothing(self, peer: Peer) -> None:
         """Expect nothing of a worker, and drop what it has sent."""
@@ -371,7 +369,7 @@ class QuorumCollector(PartitionCollector):
             self._expect_nothing(Peer("worker", worker))
         for peer, entries in self._owed.items():
             if self._is_in(peer):
-                self._membership.count(peer)
+                self._positions.count(peer)
                 self._present[self._row[peer]] = self._collector.has(peer, 0)
             elif self._train.late == "drop":
                 for owed in [each for each in entries if not each.dropped]:

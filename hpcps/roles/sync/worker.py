@@ -33,7 +33,6 @@ class SyncWorker(Worker):
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._answer = LastAnswer() if run.has_quorum else None
-        self._survives = run.survive.workers
         self._owes = False
         self._now = 0.0
 
@@ -48,9 +47,11 @@ class SyncWorker(Worker):
 
     def _position(self, to: Peer) -> dict[str, list[int]] | None:
         """Return where a replacement goes on after this update, for the combiner that decides who is in."""
-        if not self._survives or to != self._receivers[0]:
-            return None
-        return {"data": self._trainer.position(), **self._packer.position()}
+        return self.position() if to == self._receivers[0] else None
+
+    def take_place(self, first: int, position: dict[str, list[int]] | None) -> None:
+        """Begin in the place of a lost worker, see `TakePart`."""
+        self.go_to(first, position)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         if not isinstance(event, (Reduced, Idle, StopRequested)):

@@ -233,6 +233,9 @@ def _survive(run: Run) -> Iterator[Need]:
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", "after"), "survivors", message)
         return
+    if least is not None:
+        message = "in an asynchronous run nobody waits for a number of workers: leave it out"
+        yield Need(("survive", "min_workers"), "rounds", message)
     if least is not None and run.shares and least > min(run.shares):
         message = f"a combiner has {min(run.shares)} workers: use at most that many"
         yield Need(("survive", "min_workers"), "", message, (WORKERS, VALIDATORS))
@@ -247,7 +250,9 @@ def _survive(run: Run) -> Iterator[Need]:
         message = "acknowledgements are for connections that break, and a lost process has none: leave one of both out"
         yield Need(survivor, "", message, (("transport", "resend"),))
     yield Need(survivor, "workers", "the single-process baseline has none: leave it out")
-    yield Need(survivor, "rounds", 'only runs with train.mode = "sync" survive it so far: leave it out')
+    if run.train.mode == "async":
+        message = "a lost worker may have sent its update to some servers only: use a validator, or one server"
+        yield Need(survivor, "whole updates", message)
     message = f"with train.exchange = {quote(run.train.exchange)} every update passes through every worker"
     yield Need(survivor, "servers", f'{message}: leave it out, or use exchange = "servers"')
     message = "decides on the local steps of all workers together: use a number of local steps"

@@ -1,0 +1,159 @@
+"""Asynchronous runs that lose workers: others go on, replacements take part, and no step is applied twice."""
+
+import pytest
+from executed import lines, run_here
+from interrupted import play, play_through
+from survive.test_crashes_with_losses import of_checkpoint, valid
+from survive.test_lost_workers import STEP, survivors
+
+from hpcps.records.run_directory import RunDirectory
+from hpcps.seeds import generator
+from hpcps.spec.checks import contradictions
+from hpcps.spec.problems import dotted
+
+RULES = {"validation": {"rule": {"kind": "naive_async"}}}
+
+
+def asynchronous(*failures, servers=1, validators=0, **tables):
+    """Return an asynchronous run whose processes fail as these tables say."""
+    train = {"mode": "async", **tables.pop("train", {})}
+    return survivors(*failures, servers=servers, validators=validators, train=train, **{**RULES, **tables})
+
+
+def executed(folder, worker):
+    """Return the steps that a worker had taken at each of its requests that the servers have executed, in order.
+
+    A process numbers its requests from 1, a replacement from the one that its first model answers; every cycle has one.
+    """
+    combiners = [valid(folder, name, "replaced") for name in decisions(folder)]
+    first = [line["first"] for found in combiners for line in found if line["process"] == worker]
+    admitted = sorted(first)
+    steps, request = {}, 0
+    for line in lines(folder, worker):
+        if line["event"] == "start":
+            request = admitted.pop(0) if line.get("incarnation") and admitted else request
+        elif line["event"] == "round":
+            request += 1
+            steps[request] = line["step"]
+    read = [line["request"] for line in lines(folder, "server-0", "applied") if line["reader"] == worker]
+    return [steps[number] for number in read if number in steps and number not in first]
+
+
+def decisions(folder):
+    """Return the names of the combiners."""
+    names = sorted(path.stem for path in (folder / "records").glob("validator-*.jsonl"))
+    return names or ["server-0"]
+
+
+TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (1, 1), (2, 2)])
+
+
+@TOPOLOGIES
+def test_the_run_goes_on_and_the_replacement_takes_part(validators, servers, tmp_path):
+    run = asynchronous({"process": "worker-2", "at": [1.05]}, validators=validators, servers=servers)
+    run_here(run, tmp_path)
+    decider = "server-0" if not validators else f"validator-{2 % validators}"
+    (lost,), (replaced,) = lines(tmp_path, decider, "lost"), lines(tmp_path, decider, "replaced")
+    assert (lost["process"], replaced["process"]) == ("worker-2", "worker-2")
+    assert "counted" not in lost
+    starts = [line.get("incarnation") for line in lines(tmp_path, "worker-2") if line["event"] == "start"]
+    assert starts == [None, 1]
+    requests = [line["request"] for line in lines(tmp_path, "server-0", "applied") if line["reader"] == "worker-2"]
+    assert requests == [*range(1, len(requests) + 1)]
+    assert 1 < replaced["first"] < len(requests), "both send updates"
+    steps = executed(tmp_path, "worker-2")
+    assert steps == [*range(2, 2 * len(steps) + 1, 2)]
+    assert RunDirectory(tmp_path).done
+
+
+@TOPOLOGIES
+def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
+    names = [f"server-{s}" for s in range(servers)]
+    for survives in (True, False):
+        run = asynchronous(validators=validators, servers=servers, survive={"workers": survives})
+        run_here(run, tmp_path / str(survives))
+    for name in names:
+        kept, plain = (tmp_path / str(survives) / "final" / f"{name}.npy" for survives in (True, False))
+        assert kept.read_bytes() == plain.read_bytes()
+
+
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 24))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_failures(seed, tmp_path):
+    """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
+    draw = generator(seed, "worker", 0, "survive")
+    validators, servers = ((0, 1), (1, 1), (2, 2), (3, 1), (1, 3))[seed % 5]
+    failures = {
+        "every": float(draw.uniform(0.3, 3.0)),
+        "noticed": float(draw.choice([0.0, 0.03, 0.4])),
+        "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
+    }
+    tables = {
+        "simulation": {
+            "step": {"kind": "uniform", "low": 0.01, "high": 2 * STEP},
+            "apply": {"call": float(draw.choice([0.0, 0.05]))},
+            "remote": {"latency": float(draw.choice([0.0, 0.02]))},
+            "local": {"latency": float(draw.choice([0.0, 0.02]))},
+            "messages": {"send": float(draw.choice([0.0, 0.03]))},
+            "hosts": int(draw.integers(1, 4)),
+        },
+        "communication": {"participation": float(draw.choice([1.0, 0.7])), "skip_rate": 0.2},
+        "asynchronous": {"absent": "reset", "updates_per_refresh": str(draw.choice(["share", "queued"]))},
+        "checkpoint": {"every": int(draw.integers(0, 3))},
+    }
+    if draw.random() < 0.4:
+        tables["communication"]["compression"] = {"kind": "onebit"}
+    run = asynchronous(failures, servers=servers, validators=validators, workers=int(draw.integers(3, 6)), **tables)
+    run = run.model_copy(update={"seed": seed})
+    assert not list(contradictions(run))
+    for name in ("one", "two"):
+        run_here(run, tmp_path / name)
+        assert RunDirectory(tmp_path / name).done
+    for server in range(servers):
+        one, two = ((tmp_path / name / "final" / f"server-{server}.npy").read_bytes() for name in ("one", "two"))
+        assert one == two
+        order = [(line["reader"], line["request"]) for line in lines(tmp_path / "one", f"server-{server}", "applied")]
+        assert order == [(line["reader"], line["request"]) for line in lines(tmp_path / "one", "server-0", "applied")]
+    for worker in range(run.topology.workers):
+        steps = executed(tmp_path / "one", f"worker-{worker}")
+        assert steps == [*range(2, 2 * len(steps) + 1, 2)], (worker, steps)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_crashes_and_losses(seed, tmp_path):
+    """A run that crashes goes on without repeating a step that was applied; checkpoints need no lost worker."""
+    draw = generator(seed, "worker", 1, "crashes")
+    validators, servers = ((0, 1), (1, 1), (2, 2), (1, 2))[seed % 4]
+    failures = {"every": 1.0, "repair": float(draw.choice([0.1, 3600.0]))}
+    run = asynchronous(failures, validators=validators, servers=servers, checkpoint={"every": 1})
+    run = run.model_copy(update={"seed": seed})
+    play_through(run, tmp_path, [int(draw.integers(300, 900)) for _ in range(3)])
+    for worker in range(4):
+        steps = [line["step"] for line in valid(tmp_path, f"worker-{worker}", "round")]
+        assert steps == sorted(set(steps)), worker
+
+
+def test_a_checkpoint_has_no_part_of_a_lost_worker(tmp_path):
+    run = asynchronous({"process": "worker-2", "at": [0.5], "repair": 3600}, validators=1)
+    decider = tmp_path / "records" / "validator-0.jsonl"
+    assert not play(run, tmp_path, stop=lambda: '"event": "lost"' in decider.read_text())
+    (position,) = (tmp_path / "checkpoints").iterdir()
+    assert "worker-2" not in of_checkpoint(tmp_path, int(position.name))
+    before = [line["step"] for line in lines(tmp_path, "worker-2", "round")]
+    assert play(run, tmp_path)
+    after = [line["step"] for line in lines(tmp_path, "worker-2", "round")][len(before) :]
+    assert after[0] == before[-1] + 2
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({"servers": 2}, "survive.workers: a lost worker may have sent its update to some servers only"),
+        ({"survive": {"min_workers": 2}}, "survive.min_workers: in an asynchronous run nobody waits"),
+    ],
+)
+def test_what_a_run_does_not_survive_is_refused(tables, expected):
+    problems = list(contradictions(asynchronous({"process": "worker-2", "at": [1.0]}, **tables)))
+    assert any(expected in f"{dotted(problem.path)}: {problem.message}" for problem in problems), problems
