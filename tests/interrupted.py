@@ -33,8 +33,11 @@ def small(**tables):
     return Run.model_validate(run)
 
 
-def play(run, folder, crash_at=None, stop=lambda: False):
-    """Play a run; return whether it is done. With `crash_at`, its process is gone at that step, unless it is done."""
+def play(run, folder, crash_at=None, stop=lambda: False, crash_when=lambda: False):
+    """Play a run; return whether it is done.
+
+    Its process is gone at the step `crash_at`, or at the first one at which `crash_when` returns true.
+    """
     directory = RunDirectory(folder)
     directory.create({"run_id": "small", "run": run.model_dump(mode="json")})
     step, steps = role_driver.RoleDriver.take, 0
@@ -42,7 +45,7 @@ def play(run, folder, crash_at=None, stop=lambda: False):
     def counted(self):
         nonlocal steps
         steps += 1
-        if steps == crash_at:
+        if steps == crash_at or crash_when():
             raise Crash
         return step(self)
 

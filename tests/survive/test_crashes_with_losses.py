@@ -4,7 +4,7 @@ import json
 
 import pytest
 from interrupted import model, play, play_through
-from survive.test_lost_workers import survivors
+from survive.test_lost_workers import STEP, survivors
 
 from hpcps.records.files import read_lines
 from hpcps.seeds import generator
@@ -44,6 +44,20 @@ def test_crashes_and_losses(seed, tmp_path):
         assert not wrong, (worker, arrived, steps)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_crashes_and_losses_with_a_quorum(seed, tmp_path):
+    draw = generator(seed, "worker", 1, "crashes with a quorum")
+    validators, servers = ((0, 1), (0, 2), (2, 1))[seed % 3]
+    tables = {"train": {"quorum": 0.5, "late": "next"}, "checkpoint": {"every": 1}, "simulation": {}}
+    tables["simulation"]["step"] = {"kind": "uniform", "low": 0.01, "high": 6 * STEP}
+    run = survivors({"every": 1.5, "repair": 0.1}, validators=validators, servers=servers, workers=6, **tables)
+    run = run.model_copy(update={"seed": seed})
+    play_through(run, tmp_path, [int(draw.integers(300, 1200)) for _ in range(3)])
+    for combiner in [f"validator-{v}" for v in range(validators)] or ["server-0"]:
+        rounds = [line["round"] for line in valid(tmp_path, combiner, "round")]
+        assert rounds == list(range(len(rounds)))
+
+
 def speeds(**seconds):
     return {"classes": [{"name": name, "workers": [int(name[1:])], "seconds": each} for name, each in seconds.items()]}
 
@@ -55,17 +69,9 @@ def of_checkpoint(folder, position):
 
 def crashed_after(run, folder, position):
     """Crash a run after it has sealed a checkpoint; return the processes of which it has parts."""
-    assert play(run, folder / "whole")
-    sealed = [line["moment"] for line in valid(folder / "whole", "server-0", "checkpoint")]
-    assert position in sealed
-    low, high = 1, 4000
-    while high - low > 8:  # few steps after the checkpoint, whose files are still there then
-        at = (low + high) // 2
-        done = play(run, folder / str(at), at)
-        manifest = folder / str(at) / "checkpoints" / f"{position:09}" / "manifest.json"
-        low, high = (low, at) if done or manifest.is_file() else (at, high)
-    play(run, folder / "crashed", high)
-    return of_checkpoint(folder / "crashed", position)
+    manifest = folder / "checkpoints" / f"{position:09}" / "manifest.json"
+    assert not play(run, folder, crash_when=manifest.is_file)
+    return of_checkpoint(folder, position)
 
 
 def goes_on(run, folder):
@@ -84,13 +90,13 @@ def test_a_checkpoint_has_no_part_of_a_lost_worker(tmp_path):
     tables = {"heterogeneity": speeds(w0=0.1, w1=0.1, w2=0.025, w3=0.1), "simulation": {"step": {"kind": "none"}}}
     run = survivors({"process": "worker-2", "at": [0.9]}, checkpoint={"every": 1}, **tables)
     assert "worker-2" not in crashed_after(run, tmp_path, 5)
-    goes_on(run, tmp_path / "crashed")
+    goes_on(run, tmp_path)
 
 
 def test_a_worker_that_is_lost_for_good_holds_up_no_checkpoint(tmp_path):
     run = survivors({"process": "worker-2", "at": [0.5], "repair": 3600}, validators=2, checkpoint={"every": 1})
     assert "worker-2" not in crashed_after(run, tmp_path, 10)
-    goes_on(run, tmp_path / "crashed")
+    goes_on(run, tmp_path)
 
 
 def test_a_checkpoint_begins_before_a_validator_says_who_was_lost(tmp_path):
@@ -98,7 +104,7 @@ def test_a_checkpoint_begins_before_a_validator_says_who_was_lost(tmp_path):
     tables = {"heterogeneity": speeds(w0=0.1, w1=0.1, w2=0.1, w3=0.2), "simulation": {"step": {"kind": "none"}}}
     run = survivors({"process": "worker-2", "at": [1.5]}, validators=2, checkpoint={"every": 1}, **tables)
     assert "worker-2" not in crashed_after(run, tmp_path, 5)
-    goes_on(run, tmp_path / "crashed")
+    goes_on(run, tmp_path)
 
 
 @pytest.mark.parametrize("validators", [0, 1])

@@ -179,6 +179,8 @@ def test_random_failures(seed, tmp_path):
     }
     rule = draw.choice(["average", "median", "zeno"] if validators else ["average", "median"])
     tables["validation"] = {"rule": {"kind": str(rule)}}
+    if draw.random() < 0.4:
+        tables["communication"]["compression"] = {"kind": "int8", "direction": "both"}
     seed_of = tables.pop("seed")
     run = survivors(*failures, servers=servers, validators=validators, workers=workers, **tables)
     run = run.model_copy(update={"seed": seed_of})
@@ -196,6 +198,55 @@ def test_random_failures(seed, tmp_path):
         steps = {line["round"]: line["step"] for line in lines(tmp_path / "one", f"worker-{worker}", "round")}
         wrong = [r for n, r in enumerate(arrived) if r in steps and steps[r] != 2 * (n + 1)]
         assert not wrong, (worker, arrived, steps)
+
+
+QUORUM_SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 9))]
+
+
+@pytest.mark.parametrize("seed", QUORUM_SEEDS)
+def test_random_failures_with_a_quorum(seed, tmp_path):
+    """Late workers fail, too: the run ends, all servers agree, and no step of a worker is applied twice."""
+    draw = generator(seed, "worker", 0, "survive with a quorum")
+    validators, servers = ((0, 1), (0, 2), (1, 1), (2, 2), (0, 3), (2, 1))[seed % 6]
+    failures = {
+        "every": float(draw.uniform(0.3, 3.0)),
+        "noticed": float(draw.choice([0.0, 0.03, 0.4])),
+        "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
+    }
+    tables = {
+        "simulation": {
+            "step": {"kind": "uniform", "low": 0.01, "high": 6 * STEP},
+            "combine": {"call": float(draw.choice([0.0, 0.05]))},
+            "remote": {"latency": float(draw.choice([0.0, 0.02]))},
+            "local": {"latency": float(draw.choice([0.0, 0.02]))},
+            "hosts": int(draw.integers(1, 4)),
+        },
+        "communication": {"participation": float(draw.choice([1.0, 0.7]))},
+        "checkpoint": {"every": int(draw.integers(0, 3))},
+        "train": {
+            "quorum": 0.5,
+            "grace": float(draw.choice([0.0, 0.05])),
+            "late": str(draw.choice(["next", "drop"])),
+            "abandon": bool(draw.random() < 0.3),
+        },
+    }
+    run = survivors(failures, servers=servers, validators=validators, workers=int(draw.integers(6, 9)), **tables)
+    run = run.model_copy(update={"seed": seed})
+    assert not list(contradictions(run))
+    model, rounds = played(run, tmp_path / "one")
+    assert played(run, tmp_path / "two")[0].tobytes() == model.tobytes()
+    for each in rounds.values():
+        assert [line["round"] for line in each] == list(range(len(each)))
+    for server in range(0 if validators else servers):
+        own = [line["participants"] for line in lines(tmp_path / "one", f"server-{server}", "round")]
+        assert own == [line["participants"] for line in rounds["server-0"]]
+    for worker in range(run.topology.workers):
+        steps = {line["round"]: line["step"] for line in lines(tmp_path / "one", f"worker-{worker}", "round")}
+        applied = []
+        for line in rounds[f"validator-{worker % validators}" if validators else "server-0"]:
+            answered = line["round"] - dict(map(tuple, line["late"])).get(worker, 0)
+            applied += [steps[answered]] if worker in line["arrived"] and answered in steps else []
+        assert applied == sorted(set(applied)), worker
 
 
 @pytest.mark.parametrize("repair", [0.3, 3600])
@@ -232,7 +283,6 @@ def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
         ({"attack": {"kind": "alie"}}, "survive.workers: alie needs the updates of all workers"),
         ({"validation": {"batchnorm": "averaged"}}, "survive.workers: the statistics of all workers are averaged"),
         ({"communication": {"compression": {"kind": "topk", "memory": "ef21"}}}, "survive.workers: combiners keep"),
-        ({"train": {"quorum": 2}, "topology": {"servers": 2}}, "survive.workers: a run with train.quorum"),
         ({"survive": {"workers": False, "min_workers": 2}}, "survive.min_workers: has an effect only with workers"),
         ({"survive": {"min_workers": 5}}, "survive.min_workers: a combiner has 4 workers: use at most that many"),
         ({"survive": {"workers": False}}, "simulation.failures[0]: a lost worker ends the run"),

@@ -190,8 +190,7 @@ class AsyncServer(MessagingRole):
         entry = LogEntry.checkpoint(self._checkpoint.begin(place.index, self._lost))
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(entry))
-        readers = (peer for peer in self._roster.readers() if peer not in self._lost)
-        for peer in (*readers, *self._roster.adversaries()):
+        for peer in (*self._roster.readers(), *self._roster.adversaries()):
             yield Send(peer, WriteCheckpoint(position=place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 

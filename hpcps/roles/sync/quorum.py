@@ -244,7 +244,7 @@ class QuorumCollector(PartitionCollector):
         if not self._decides or self.closing is not None:
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
-        needed = self._needed - len(self._unfilled)  # a run with a quorum does not survive losses
+        needed = min(self._needed, len(self._share) - len(self._unfilled))
         if everyone and not all(each.answered for each in owed):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):

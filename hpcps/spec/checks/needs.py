@@ -264,9 +264,6 @@ def _survive(run: Run) -> Iterator[Need]:
     if isinstance(compressor, Compressor) and compressor.memory == "ef21":
         message = "combiners keep an estimate of each worker, which its replacement does not know: use another memory"
         yield Need(survivor, "", message, (("communication", "compression", "memory"),))
-    if run.has_quorum:
-        message = "a run with train.quorum does not survive it so far: leave one of both out"
-        yield Need(survivor, "", message, (QUORUM,))
 
 
 def _rule(run: Run) -> Iterator[Need]:
