@@ -151,7 +151,7 @@ def test_a_checkpoint_has_no_part_of_a_lost_worker(tmp_path):
 def test_a_checkpoint_has_the_part_of_a_replacement(tmp_path):
     run = asynchronous({"process": "worker-2", "at": [0.5], "repair": 0.1}, validators=1)
     record = tmp_path / "records" / "worker-2.jsonl"
-    assert not play(run, tmp_path, stop=lambda: '"round"' in record.read_text().rpartition('"incarnation": 1')[2])
+    assert not play(run, tmp_path, stop=lambda: '"round"' in record.read_text().partition('"incarnation": 1')[2])
     (position,) = (tmp_path / "checkpoints").iterdir()
     assert "worker-2" in of_checkpoint(tmp_path, int(position.name))
 

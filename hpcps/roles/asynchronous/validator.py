@@ -12,7 +12,7 @@ from hpcps.aggregation.outcomes import Acceptance, Tally
 from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
-from hpcps.protocol.messages import Flag, ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
@@ -154,14 +154,14 @@ class AsyncValidator(TrainingRole):
 
         The updates of a lost worker that have come here enter the model.
         """
-        peer, training = event.peer, self._training
+        peer = event.peer
         if self._early is not None:
             self._early.append(event)
         elif isinstance(event, Lost):
             self._lost.add(peer)
             yield loss(event)
             yield from self._handle_next()
-        elif not training.over and Flag.SUSPEND not in training.flags:
+        else:
             self._lost.discard(peer)
             self._requests[peer] += 1
             for entry in self._queue:
