@@ -21,9 +21,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "replay",
         help="execute recorded runs again, in the recorded order of events, and compare",
-        description="Execute an asynchronous run, or one with a quorum, again in one process: each role gets its "
-        "messages in the order that its record states. Compare every record line, except for times, and the final "
-        "model. If something differs, the status is 1, and the first difference is shown with its file and line.",
+        description="Execute an asynchronous run, one with a quorum, or one that may lose workers again in one "
+        "process: each role gets its messages in the order that its record states, and workers are lost and replaced "
+        "as in the run. Compare every record line, except for times, and the final model. If something differs, the "
+        "status is 1, and the first difference is shown with its file and line.",
     )
     parser.add_argument(
         "what", help="experiment (file, folder, name or its prefix), or the first four or more characters of a run id"

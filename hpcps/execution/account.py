@@ -18,8 +18,9 @@ IDLE, RESULT, STOP, TIMER = "idle", "result", "stop", "timer"
 """Events, other than messages, whose order depends on time: no message waits, the result of a background task, a
 request to stop, the end of an imposed time."""
 
-LOST, REPLACED = "lost ", "replaced "
-"""Precede the name of another process, which is lost, or has a replacement."""
+LOST, REPLACED, SKIPPED = "lost ", "replaced ", "skipped "
+"""Precede the name of another process: it is lost; it has the replacement of the number after the name; so many of its
+messages as the number after the name says went to predecessors of this one, which is a replacement."""
 
 SAME = "="
 """Precedes the sender of a message that came at the same time as the one before it, as in one process."""
@@ -87,8 +88,8 @@ class Account:
                 self.note(f"{SAME if same else ''}{event.source}")
             case Lost(peer):
                 self.note(f"{LOST}{peer}")
-            case Replaced(peer):
-                self.note(f"{REPLACED}{peer}")
+            case Replaced(peer, incarnation):
+                self.note(f"{REPLACED}{peer} {incarnation}")
             case Idle():
                 self.note(IDLE)
             case Resumed():

@@ -37,7 +37,7 @@ class Resume:
         self._peers = tuple(peers)
         self._roster = roster = Roster.of(run)
         self._everyone = frozenset(map(str, roster.with_state()))
-        self._losable = frozenset(map(str, roster.losable())) if run.survive.workers else frozenset()
+        self._replaceable = frozenset(map(str, roster.replaceable())) if run.survive.workers else frozenset()
         self._coordinator = str(roster.coordinator)
         self.parts: dict[Peer, CheckpointPart] = {}
 
@@ -68,18 +68,23 @@ class Resume:
     def _read(self, position: int) -> str:
         """Read the parts of the roles; return the problem of the checkpoint, or an empty text."""
         try:
-            self._checkpoints.check(position, self._run_id, self._everyone, self._losable)
-            self.parts = {peer: self._part(position, peer) for peer in self._peers}
+            self._checkpoints.check(position, self._run_id, self._everyone, self._replaceable)
+            self.parts = {peer: self.part(position, peer) for peer in self._peers}
         except HpcpsError as error:
             return str(error)
         return ""
 
-    def _part(self, position: int, peer: Peer) -> CheckpointPart:
+    def part(self, position: int, peer: Peer) -> CheckpointPart:
+        """Return the part with which a role goes on from a checkpoint.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
         if peer == EVALUATOR:
             # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
             everything = self._checkpoints.record_of(position, str(peer))
             return CheckpointPart(State(), everything, self._checkpoints.read(position, self._coordinator).elapsed)
-        if str(peer) in self._losable and not self._checkpoints.has(position, str(peer)):
+        if str(peer) in self._replaceable and not self._checkpoints.has(position, str(peer)):
             return self._part_of_lost(position, peer)
         return self._checkpoints.read(position, str(peer))
 
@@ -89,7 +94,8 @@ class Resume:
         part = self._checkpoints.read(position, str(combiner))
         place = part.state.part("membership").facts.get(str(worker))
         lines = self._checkpoints.record_until(place["data"][0] if place else 0, str(worker))
-        return CheckpointPart(State(facts={"round": position, "position": place}), lines, part.elapsed)
+        state = State(facts={"round": position, "position": place})
+        return CheckpointPart(state, lines, part.elapsed, of_lost=True)
 
 
 def restore_role(role: Role | None, part: CheckpointPart | None) -> str:

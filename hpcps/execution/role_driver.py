@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcps.errors import RunError, message_of
-from hpcps.execution.account import RESULT, TIMER, Account
+from hpcps.execution.account import RESULT, SKIPPED, TIMER, Account
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observations, Observer
 from hpcps.execution.stopwatch import Alarms, Stopwatch
@@ -266,6 +266,8 @@ class RoleDriver:
             return arrival._replace(arrived=self._clock())
         if isinstance(arrival, Malformed):
             return replace(arrival, arrived=self._clock())
+        if arrival.skipped is not None:
+            self._account.note(f"{SKIPPED}{arrival.source} {arrival.skipped}")
         return arrival.opened(self._role.run_id, self._record.time, self._clock())
 
     @property

@@ -132,10 +132,13 @@ class Delivered(NamedTuple):
     Attributes:
         source: its sender according to the transport.
         envelope: the envelope.
+        skipped: how many messages of its sender went to predecessors of this process, if it is the first that this
+            process, a replacement, gets of it; else None.
     """
 
     source: Peer
     envelope: Envelope
+    skipped: int | None = None
 
     def opened(self, run: str, time: float = 0.0, arrived: float = 0.0) -> Received | Malformed:
         """Return its message; one with a wrong sender or of another run counts as malformed.
@@ -145,7 +148,7 @@ class Delivered(NamedTuple):
             time: see `Received`.
             arrived: see `Received`.
         """
-        source, envelope = self
+        source, envelope, _ = self
         if envelope.sender != source:
             return Malformed(source, f"it came from {source} but says it is {envelope.sender}'s", arrived)
         if envelope.run != run:

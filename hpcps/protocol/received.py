@@ -53,7 +53,7 @@ class Lost(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """The replacement of a lost process has started.
+    """The replacement of a lost process has started: what comes of this process from now on is the replacement's.
 
     Attributes:
         peer: the role, whose name and index the replacement has.

@@ -70,10 +70,9 @@ class Roster:
         """The role that provides the initial weights, counts the epochs, and evaluates or has the evaluator do it."""
         return Peer("validator" if self.validators else "worker", 0)
 
-    def losable(self) -> tuple[Peer, ...]:
-        """The workers that a run may lose, if it survives their loss: all but the coordinator."""
-        workers = (Peer("worker", k) for k in range(self.workers))
-        return tuple(worker for worker in workers if worker != self.coordinator)
+    def replaceable(self) -> tuple[Peer, ...]:
+        """The workers that a run may lose, if it survives that: all but the coordinator."""
+        return tuple(peer for peer in self.readers() if peer.role == "worker" and peer != self.coordinator)
 
     def combiners_of(self, worker: int) -> tuple[Peer, ...]:
         """The roles that combine a worker's update."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from hpcps.errors import RunError
 from hpcps.records.files import read_lines
 
 TIMES = frozenset(
-    ("time", "compute", "evaluate", "combine", "exchange", "wait", "cpu", "polls", "step_seconds", "overrun_steps")
+    (
+        *("time", "compute", "evaluate", "combine", "exchange", "wait", "cpu", "polls", "step_seconds"),
+        *("overrun_steps", "ago"),
+    )
 )
 """The fields of lines that hold times, or counts that depend on them; so do those that begin with `cpu_`."""
 
@@ -35,13 +39,15 @@ class DifferenceError(RunError):
 
 
 class Attempt:
-    """One attempt of a process: its lines, and how far a replay has come.
+    """One attempt of a process, or of a replacement of it: its lines, and how far a replay has come.
 
     Attributes:
         start: its first line.
         number: its number.
+        incarnation: the number of the replacement; 0 if it is none.
         position: the position of the checkpoint from which the attempt resumed; None if it began the run.
         ended: whether the process finished, or was suspended at a checkpoint: its record has all lines.
+        lost: whether the run went on without the process.
         truncated: whether the run finished with this attempt, but the record does not state that the process did.
         after_last: the line after the last of the attempt.
         failure: the error that ended the process; None if none did.
@@ -53,11 +59,13 @@ class Attempt:
         file: Path,
         start: dict[str, Any],
         number: int,
+        incarnation: int,
         position: int | None,
         lines: list[tuple[int, dict[str, Any]]],
         first: int,
         *,
         last: bool,
+        lost: bool,
     ) -> None:
         """Take the lines of an attempt.
 
@@ -65,13 +73,17 @@ class Attempt:
             file: the record.
             start: its `start` line.
             number: as the attribute.
+            incarnation: as the attribute.
             position: as the attribute.
             lines: the lines after it, with their numbers in the file, from 1.
             first: the number of the `start` line.
-            last: whether the run finished with this attempt.
+            last: whether the process finished with this attempt, as the run did.
+            lost: as the attribute.
         """
         self.start = start
         self.number = number
+        self.incarnation = incarnation
+        self.lost = lost
         self.position = position
         self._name = f"{file.parent.name}/{file.name}"
         self._order = deque((name, number) for number, line in lines for name in line.get("order", ()))
@@ -95,6 +107,11 @@ class Attempt:
     def expected(self) -> str | None:
         """The next event from outside, by its name in `order`; None after the last one that was recorded."""
         return self._order[0][0] if self._order else None
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the expected event and of those after it."""
+        return [name for name, _ in self._order]
 
     def following(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of an event that no replay has written yet."""
@@ -145,24 +162,25 @@ def _is_beside(line: Mapping[str, Any]) -> bool:
     return line["event"] == "evaluation" or (line["event"] == "diverged" and "epoch" in line)
 
 
-def _fault_of_order(order: object, events: Collection[str]) -> str | None:
+def _fault_of_order(order: object, is_event: Callable[[str], bool]) -> str | None:
     if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
         return "`order` is not a list of names"
-    unknown = next((name for name in order if name not in events), None)
+    unknown = next((name for name in order if not is_event(name)), None)
     return None if unknown is None else f"`order` has `{unknown}`, which is no event of this run"
 
 
-def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[Attempt]:
-    """Read the attempts of a process from its record.
+def attempts_of(file: Path, is_event: Callable[[str], bool], *, finished: bool, replaceable: bool) -> list[Attempt]:
+    """Read the attempts of a process from its record, those of its replacements too.
 
     Args:
         file: the record.
-        events: the names that `order` may have.
-        finished: whether the run is finished, so that the record is not truncated.
+        is_event: returns whether `order` may have a name.
+        finished: whether the process finished, as the run did, so that the record is not truncated.
+        replaceable: whether the run may lose the process, and go on with a replacement.
 
     Raises:
         DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run; or
-            its `order` is not one of events.
+            its `order` has a name that is no event.
         RunError: the record cannot be read, or does not belong to a process with attempts.
     """
     try:
@@ -170,32 +188,33 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror})") from error
     known = {number: line for number, line in zip(read.numbers, read.lines, strict=True) if "event" in line}
-    attempts: list[tuple[dict[str, Any], int, int | None, list[tuple[int, dict[str, Any]]], int]] = []
+    attempts: list[tuple[dict[str, Any], int, int, int | None, list[tuple[int, dict[str, Any]]], int]] = []
     for number in range(read.count if finished else max(known, default=-1) + 1):
-        line = known.get(number)
+        line, where = known.get(number), f"{file.parent.name}/{file.name}, line {number + 1}"
         if line is None:
-            raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
-        if line["event"] == "lost" or "incarnation" in line:
-            raise RunError(
-                f"the run has lost {line.get('process', file.stem)}, and a replay loses and replaces no processes: "
-                "in virtual time, `hpcps run FILE --no-resume` computes the same records again"
-            )
-        if wrong := _fault_of_order(line.get("order", []), events):
-            raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", wrong)
+            raise DifferenceError(where, "it is not a record line")
+        if wrong := _fault_of_order(line.get("order", []), is_event):
+            raise DifferenceError(where, wrong)
         if line["event"] == "start":
-            # The line before the checkpoint states its position.
-            continues = line.get("continues")
-            before = known.get(continues - 1, {}) if isinstance(continues, int) else {}
-            position = before.get("moment")
-            stated = line.get("attempt")
+            stated, incarnation = line.get("attempt"), line.get("incarnation", 0)
             count = stated if isinstance(stated, int) else len(attempts) + 1
-            if attempts and count <= attempts[-1][1]:
-                what = f"`attempt`: the record has {count} after {attempts[-1][1]}"
-                raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", what)
-            attempts.append((line, count, position if isinstance(position, int) else None, [], number + 1))
+            if not isinstance(incarnation, int) or incarnation < 0 or (incarnation and not replaceable):
+                raise DifferenceError(where, f"`incarnation`: the record has {incarnation!r}, which no process can be")
+            if attempts and (count, incarnation) <= (before := attempts[-1][1:3]):
+                name = "incarnation" if incarnation and count == before[0] else "attempt"
+                there, last = (incarnation, before[1]) if name == "incarnation" else (count, before[0])
+                raise DifferenceError(where, f"`{name}`: the record has {there} after {last}")
+            # The line before the checkpoint states its position.
+            continues = None if incarnation or line.get("without_part") else line.get("continues")
+            position = known.get(continues - 1, {}).get("moment") if isinstance(continues, int) else None
+            position = position if isinstance(position, int) else None
+            attempts.append((line, count, incarnation, position, [], number + 1))
         elif not attempts:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line 1", "it is not a `start` line")
         else:
-            attempts[-1][3].append((number + 1, line))
+            attempts[-1][4].append((number + 1, line))
+    # A process whose replacement has begun is lost.
+    numbers = [attempt[1] for attempt in attempts]
+    lost = [number == after for number, after in pairwise([*numbers, 0])]
     lasts = [False] * (len(attempts) - 1) + [finished]
-    return [Attempt(file, *attempt, last=last) for attempt, last in zip(attempts, lasts, strict=False)]
+    return [Attempt(file, *each, last=last, lost=gone) for each, last, gone in zip(attempts, lasts, lost, strict=False)]

@@ -37,11 +37,13 @@ class CheckpointPart:
         state: the state of its role.
         record: the lines that its record had.
         elapsed: seconds since the start of its record, without the time between attempts.
+        of_lost: whether the process was lost, and this was made of the part of another one.
     """
 
     state: State
     record: Prefix
     elapsed: float
+    of_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Checkpoints:
         return max(self._folders(), default=-1) > max(self.positions(), default=-1)
 
     def check(
-        self, position: int, run_id: str, everyone: frozenset[str], losable: frozenset[str] = frozenset()
+        self, position: int, run_id: str, everyone: frozenset[str], replaceable: frozenset[str] = frozenset()
     ) -> None:
         """Check that a checkpoint belongs to this run and has a part of every process, but for lost ones.
 
@@ -123,7 +125,7 @@ class Checkpoints:
             position: that of the checkpoint.
             run_id: the run.
             everyone: the processes of the run.
-            losable: those that it may have lost.
+            replaceable: those that it may have lost.
 
         Raises:
             RunError: it is damaged or belongs to another run; the message gives the reason.
@@ -133,7 +135,7 @@ class Checkpoints:
             raise self._rejected(position, "its manifest is damaged or of another version of hpcps")
         if manifest.get("run_id") != run_id:
             raise self._rejected(position, f"it belongs to run {manifest.get('run_id')}")
-        if set(manifest["parts"]) | losable != everyone:
+        if set(manifest["parts"]) | replaceable != everyone:
             raise self._rejected(position, f"it only has parts of {', '.join(sorted(manifest['parts']))}")
 
     def has(self, position: int, process: str) -> bool:

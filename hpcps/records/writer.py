@@ -50,7 +50,8 @@ class RecordWriter:
             host: the machine this process is on.
             clock: returns seconds; `time` in each line is relative to now on this clock.
             part: the part of a checkpoint from which the process resumes: `time` continues from it, and the next
-                `start` line states how many lines before it are valid (`continues`).
+                `start` line states how many lines before it are valid (`continues`), and whether the process was lost
+                (`without_part`).
             attempt: the number of this attempt of the run; by default, one more than that of the last in the record.
             on_line: called after each line that was written.
 
@@ -64,6 +65,7 @@ class RecordWriter:
         self._on_line = on_line
         self._started = clock() - (part.elapsed if part else 0.0)
         self._continues = part.record.lines if part else None
+        self._of_lost = part is not None and part.of_lost
         self.run_id = run_id
         self._lines = 0
         self._head = json.dumps({"run": run_id, "role": role, "index": index, "host": host}, ensure_ascii=False)[1:-1]
@@ -121,6 +123,8 @@ class RecordWriter:
             values["attempt"] = self.attempt
             if self._continues is not None:
                 values["continues"] = self._continues
+            if self._of_lost:
+                values["without_part"] = True
         try:
             body = _ENCODER.encode(values)
         except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any, Literal
@@ -45,6 +45,7 @@ class Exchange:
             scale: a factor on the bytes of payloads that are carried and counted, to simulate a larger model.
         """
         self._boxes: dict[Peer, deque[Packet]] = {}
+        self._ends: dict[Peer, InprocTransport] = {}
         self._reduced: dict[Peer, NDArray[Any]] = {}
         self._carry = carry
         self._scale = scale
@@ -54,13 +55,27 @@ class Exchange:
         self._boxes[to].append(event)
 
     def endpoint(self, owner: Peer) -> InprocTransport:
-        """Return the transport of one role, or of its replacement, which gets nothing that was for its predecessor."""
+        """Return the transport of one role, or of its replacement.
+
+        A replacement gets nothing that was sent before, and what its predecessor has sent does not arrive any more.
+        """
+        skipped = {}
+        if owner in self._ends:
+            self._ends[owner].replaced = True
+            skipped = {source: end.sent_to[owner] for source, end in self._ends.items()}
         self._boxes[owner] = deque()
-        return InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale)
+        end = InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale, skipped)
+        self._ends[owner] = end
+        return end
 
 
 class InprocTransport(CollectiveTransport):
-    """The end of an `Exchange` for one role; it encodes every message to bytes, as a network transport does."""
+    """The end of an `Exchange` for one role; it encodes every message to bytes, as a network transport does.
+
+    Attributes:
+        sent_to: the number of messages to each role.
+        replaced: whether another process has taken the place of this one.
+    """
 
     def __init__(
         self,
@@ -68,22 +83,42 @@ class InprocTransport(CollectiveTransport):
         boxes: dict[Peer, deque[Packet]],
         reduced: dict[Peer, NDArray[Any]],
         carry: Carry,
-        scale: float = 1.0,
+        scale: float,
+        skipped: dict[Peer, int],
     ) -> None:
+        """Create the end of a role.
+
+        Args:
+            owner: the role.
+            boxes: what has arrived for each role.
+            reduced: the arrays of the reduction under way.
+            carry: see `Exchange`.
+            scale: see `Exchange`.
+            skipped: the number of messages of each role that went to predecessors of this process, if it is a
+                replacement; the first message of each states it.
+        """
         self._owner = owner
         self._boxes = boxes
         # The arrays of the reduction under way, until all peers have given theirs.
         self._reduced = reduced
         self._joined: Sequence[Peer] = ()
         self._carry = carry
+        self._skipped = skipped
+        self.sent_to: Counter[Peer] = Counter()
+        self.replaced = False
         self.traffic = Traffic(scale=scale)
 
     def send(self, to: Peer, envelope: Envelope) -> None:
         header = envelope.header
-        payload = None if envelope.payload is None or not envelope.payload.size else envelope.payload.tobytes()
+        payload = payload_of(envelope)
         size = self.traffic.size(header, envelope.payload_bytes)
-        self._carry(self._owner, to, size, partial(self._boxes[to].append, (self._owner, header, payload)))
+        self._carry(self._owner, to, size, partial(self._arrive, self._boxes[to], (self._owner, header, payload)))
+        self.sent_to[to] += 1
         self.traffic.sent += size
+
+    def _arrive(self, box: deque[Packet], packet: Packet) -> None:
+        if not self.replaced:
+            box.append(packet)
 
     def join(self, peers: Sequence[Peer]) -> None:
         self._joined = peers
@@ -100,22 +135,6 @@ class InprocTransport(CollectiveTransport):
             array[...] = result
             self._boxes[peer].append(Reduced(array))
 
-    def receive_from(self, source: Peer) -> Arrived | None:
-        """Return the first message that has arrived from one sender, or None; those of others stay."""
-        box = self._boxes[self._owner]
-        messages = (packet for packet in box if not isinstance(packet, (Reduced, Lost, Replaced)))
-        packet = next((packet for packet in messages if packet[0] == source), None)
-        if packet is None:
-            return None
-        box.remove(packet)
-        box.appendleft(packet)
-        return self.receive()
-
-    @property
-    def arrived(self) -> bool:
-        """Whether a message waits here."""
-        return bool(self._boxes[self._owner])
-
     def receive(self) -> Arrived | None:
         if not self._boxes[self._owner]:
             return None
@@ -127,8 +146,18 @@ class InprocTransport(CollectiveTransport):
             return packet
         source, header, payload = packet
         self.traffic.received += self.traffic.size(header, len(payload) if payload else 0)
-        try:
-            values = None if payload is None else np.frombuffer(payload, np.float32)
-            return Delivered(source, Envelope.decode(header, values))
-        except MalformedMessageError as error:
-            return Malformed(source, str(error))
+        return delivered(source, header, payload, self._skipped.pop(source, None))
+
+
+def payload_of(envelope: Envelope) -> bytes | None:
+    """Return the bytes of the payload; None if there are none."""
+    return None if envelope.payload is None or not envelope.payload.size else envelope.payload.tobytes()
+
+
+def delivered(source: Peer, header: bytes, payload: bytes | None, skipped: int | None = None) -> Delivered | Malformed:
+    """Decode a message that has come from a role."""
+    try:
+        values = None if payload is None else np.frombuffer(payload, np.float32)
+        return Delivered(source, Envelope.decode(header, values), skipped)
+    except MalformedMessageError as error:
+        return Malformed(source, str(error))

@@ -11,6 +11,8 @@ import pytest
 from fault_runs import Play, assert_quiet
 from running_processes import parent, within
 
+from hpcps.cli.main import main
+
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
 SURVIVING = (
@@ -49,8 +51,12 @@ def assert_stops_whole(play: Play) -> None:
     assert not play.run.failures
 
 
-def test_a_killed_worker_is_replaced_and_the_run_goes_on(start: Callable[..., Play]) -> None:
-    play = start(*SURVIVING, "--set", "topology.servers=2")
+def test_a_killed_worker_is_replaced_and_the_run_goes_on(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paced = '[{name="paced", workers=[0, 1, 2], seconds=0.05}]'
+    settings = (*SURVIVING, "--set", "topology.servers=2", "--set", f"heterogeneity.classes={paced}")
+    play = start(*settings)
     play.until()
     os.kill(pid_of(play, "worker-1"), signal.SIGKILL)
     until_replaced(play, "worker-1")
@@ -66,17 +72,19 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start: Callable[..., Pl
     assert "hpcps: worker-1 is replaced (1)" in play.text
     assert_stops_whole(play)
     # What has lost a process resumes like any other run, with three new workers.
-    again = start(*SURVIVING, "--set", "topology.servers=2")
+    again = start(*settings)
     again.until(round=int(lines(play, "round")[-1]["round"]) + 5)
     before = len(lines(again, "lost"))
     os.kill(pid_of(again, "worker-2"), signal.SIGKILL)
     within(30, lambda: len(lines(again, "lost")) > before, "a loss in the record")
     # A checkpoint needs no part of a lost worker.
     assert_stops_whole(again)
-    third = start(*SURVIVING, "--set", "topology.servers=2")
+    third = start(*settings)
     third.until(round=int(lines(again, "round")[-1]["round"]) + 5)
     assert "goes on from its checkpoint" in third.text
     assert_stops_whole(third)
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 3 attempts are equal" in capsys.readouterr().out
 
 
 ASYNCHRONOUS = ("--set", "train.mode=async", "--set", "validation.rule.kind=naive_async")

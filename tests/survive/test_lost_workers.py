@@ -7,8 +7,6 @@ from installed import BACKEND
 from small_experiment import small_experiment
 
 from hpcps.cli.main import main
-from hpcps.errors import RunError
-from hpcps.execution.replay.replayed_run import replay
 from hpcps.records.run_directory import RunDirectory
 from hpcps.seeds import generator
 from hpcps.spec.checks import contradictions
@@ -249,25 +247,10 @@ def test_random_failures_with_a_quorum(seed, tmp_path):
         assert applied == sorted(set(applied)), worker
 
 
-@pytest.mark.parametrize("repair", [0.3, 3600])
-def test_a_replay_says_that_it_loses_no_processes(repair, tmp_path):
-    run = survivors({"process": "worker-2", "at": [0.5], "repair": repair})
-    directory = run_here(run, tmp_path / "run")
-    with pytest.raises(RunError, match="the run has lost worker-2, and a replay loses and replaces no processes"):
-        replay(directory, run, tmp_path / "replay", print)
-
-
 def test_a_worker_is_lost_before_the_server_has_the_initial_model(tmp_path):
     link = {"simulation": {"local": {"latency": 0.05}}}
     _, rounds = played(survivors({"process": "worker-2", "at": [0.01], "repair": 0.02}, **link), tmp_path)
     assert [line["participants"] for line in rounds["server-0"][:2]] == [[0, 1, 3], [0, 1, 2, 3]]
-
-
-def test_a_run_that_has_lost_nobody_is_replayed(tmp_path):
-    run = survivors()
-    directory = run_here(run, tmp_path / "run")
-    (tmp_path / "replay").mkdir()
-    assert replay(directory, run, tmp_path / "replay", print).difference is None
 
 
 @pytest.mark.parametrize(

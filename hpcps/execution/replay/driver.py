@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError, message_of, text_of
-from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
+from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, TIMER
+from hpcps.execution.replay.mail import MailTransport, Member
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Reduced
+from hpcps.protocol.received import Lost, Replaced
 from hpcps.records.attempts import Attempt, DifferenceError
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import decode
@@ -19,23 +20,24 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
 from hpcps.roles.events import Compute, Computed, Event, Idle, InBackground, Role, Snapped, StopRequested
-from hpcps.transport.inproc import InprocTransport
 
 _ALL = 10**9
 """The number of checkpoints to keep."""
 
 
 class ComparedRecord(RecordWriter):
-    """A record whose lines are compared with those of an attempt."""
+    """A record whose lines are compared with those of an attempt; it ends where that of a lost process does."""
 
     def __init__(self, folder: Path, run_id: str, peer: Peer, attempt: Attempt, part: CheckpointPart | None) -> None:
         super().__init__(folder, run_id, peer.role, peer.index, "replay", part=part, attempt=attempt.number)
         self._attempt = attempt
 
     def _append(self, line: bytes) -> None:
-        super()._append(line)
         decoded = decode(line)
         assert decoded is not None, "it has just been encoded"
+        if self._attempt.lost and not self._attempt.left and decoded["event"] != "start":
+            return
+        super()._append(line)
         self._attempt.compare(decoded)
 
 
@@ -46,15 +48,37 @@ class ReplayDriver(RoleDriver):
 
     Attributes:
         attempt: the recorded attempt.
-        snapshots: the checksum of its part of each checkpoint, by position.
+        lacks: the process whose next message the role waits for.
     """
 
     def __init__(
-        self, role: Role, inbox: InprocTransport, record: ComparedRecord, directory: RunDirectory, attempt: Attempt
+        self,
+        role: Role,
+        inbox: MailTransport,
+        record: ComparedRecord,
+        directory: RunDirectory,
+        attempt: Attempt,
+        snapshots: dict[int, str],
+        replace: Callable[[Peer, int], bool],
     ) -> None:
+        """Take a role to drive.
+
+        Args:
+            role: the role.
+            inbox: its end of the mail.
+            record: its record.
+            directory: the folder of the replay.
+            attempt: as the attribute.
+            snapshots: takes the checksum of the role's part of each checkpoint, by position.
+            replace: called when the role is to be told of the replacement of another one, which has a number; returns
+                whether it can be told now.
+        """
         self.attempt = attempt
-        self.snapshots: dict[int, str] = {}
+        self._snapshots = snapshots
+        self.lacks: Member | None = None
         self._inbox = inbox
+        self._replace = replace
+        self._goes_on = False
         # The clock counts the moments at which messages come; imposed times end when the record says so.
         self._moments = 0
         super().__init__(role, inbox, record, directory, clock=lambda: float(self._moments), keep=_ALL, ordered=True)
@@ -66,28 +90,58 @@ class ReplayDriver(RoleDriver):
         return super()._background_result()
 
     def _next(self) -> Event | None:
-        event = self._expected(self.attempt.expected)
+        self.lacks = None
+        while (name := self.attempt.expected) is not None and name.startswith(SKIPPED):
+            self._account.note(name)  # the mail knows it
+            self.attempt.advance()
+        if name is None:
+            return self._unrecorded() if self._goes_on else None
+        event = self._expected(name)
         if event is not None:
             self.attempt.advance()
         return event
 
-    def _expected(self, name: str | None) -> Event | None:
+    def _expected(self, name: str) -> Event | None:
         if name == IDLE and self._draining:
             self._draining = False
             return Idle()
         if name == STOP:
             return StopRequested()
         if name == TIMER:
-            event = self._alarms.pop()
-            if isinstance(event, Computed):
-                self._account.note(TIMER)
-            return event
-        role, _, index = (name or "").removeprefix(SAME).rpartition("-")
-        arrival = self._inbox.receive_from(Peer(role, int(index))) if index.isdecimal() else None
-        if arrival is None or isinstance(arrival, Reduced):
+            return self._timer()
+        if name.startswith(LOST):
+            lines = self.attempt.following("lost")
+            of_it = (line["cause"] for line in lines if f"{LOST}{line.get('process')}" == name)
+            return self._opened(Lost(Peer.parse(name.removeprefix(LOST)), str(next(of_it, ""))))
+        if name.startswith(REPLACED):
+            process, _, number = name.removeprefix(REPLACED).partition(" ")
+            peer, incarnation = Peer.parse(process), int(number)
+            if not self._replace(peer, incarnation):
+                return None
+            self._inbox.replace(peer, incarnation)
+            return self._opened(Replaced(peer, incarnation))
+        role, _, index = name.removeprefix(SAME).rpartition("-")
+        if not index.isdecimal():
             return None
-        self._moments += not str(name).startswith(SAME)
+        source = Peer(role, int(index))
+        arrival = self._inbox.receive_from(source)
+        if arrival is None:
+            self.lacks = self._inbox.sender(source)
+            return None
+        self._moments += not name.startswith(SAME)
         return self._opened(arrival)
+
+    def _timer(self) -> Event | None:
+        event = self._alarms.pop()
+        if isinstance(event, Computed):
+            self._account.note(TIMER)
+        return event
+
+    def _unrecorded(self) -> Event | None:
+        if (event := self._timer()) is not None:
+            return event
+        arrival = self._inbox.receive()
+        return None if arrival is None else self._opened(arrival)
 
     def step(self) -> bool:
         """Handle the next event, if it is available; return whether it was.
@@ -108,17 +162,23 @@ class ReplayDriver(RoleDriver):
             self.finished = True
             return True
 
+    def go_on(self) -> bool:
+        """Handle an event after the last one that a killed process recorded, if any is available; see `step`.
+
+        Which one comes first makes no difference to what the worker of a synchronous run sends.
+        """
+        self._goes_on = True
+        try:
+            return self.step()
+        finally:
+            self._goes_on = False
+
     def take(self) -> Event | None:
         """Return the next event for the role, if it is available."""
         event = super().take()
         if isinstance(event, Snapped):
-            self.snapshots[event.position] = event.checksum
+            self._snapshots[event.position] = event.checksum
         return event
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether messages wait for it."""
-        return self._inbox.arrived
 
 
 class ReplayedEvaluations(ModelEvaluations):

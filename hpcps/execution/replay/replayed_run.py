@@ -6,32 +6,30 @@ Differences between the recorded environment and the present one can change its 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
-from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver, ReplayedEvaluations
-from hpcps.execution.resume import restore_role
-from hpcps.execution.role_factory import arrival_decides, make_role, role_facts, spread
+from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, TIMER
+from hpcps.execution.replay.processes import Processes, Start
+from hpcps.execution.role_factory import arrival_decides, spread
 from hpcps.inputs import regular
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
-from hpcps.records.evaluation import DIED
+from hpcps.records.files import record_file
 from hpcps.records.provenance import installed_code, machine, packages
 from hpcps.records.run_directory import SPEC, RunDirectory
-from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.spec.identity import revisions, run_id
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
-from hpcps.spec.simulation import Modelled
-from hpcps.transport.inproc import Exchange
 
 _PACKAGES = ("numpy", "torch", "mxnet", "gluoncv")
+
+_DIGITS = 16
+"""The digits of a number in `order` are fewer."""
 
 _OF_A_PROCESS = {
     "threads": "threads",
@@ -75,7 +73,7 @@ def of_settings(spec: Mapping[str, Any], run: Run) -> str | None:
     )
 
 
-def of_starts(starts: Iterable[tuple[Peer, Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[str]:
+def of_starts(starts: Iterable[Start]) -> Iterator[str]:
     """Yield the differences between the `start` lines of each process, in a run and in a replay."""
     found: dict[str, list[str]] = {}
     here = {"cpu_model": machine()["cpu"]}
@@ -137,22 +135,22 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
         tell(difference)
     result, copy, run = Replayed(), RunDirectory(folder), run.identified(str(directory.spec.get("run_id")))
     finished = (directory.path / "DONE").exists()
-    before: Sequence[ReplayDriver] = ()
+    before: Processes | None = None
     try:
         if wrong := of_settings(directory.spec, run):
             raise DifferenceError(SPEC, wrong)
-        everyone = Roster.of(run).everyone()
-        for attempts in _recorded(directory, run, finished=finished):
-            if len(attempts) < len(everyone):  # interrupted at its start, before all processes had begun it
-                result.left += sum(attempt.left for attempt in attempts.values())
+        for recorded in _recorded(directory, run, finished=finished):
+            attempts = [attempt for several in recorded.values() for attempt in several]
+            if not _needed(run) <= recorded.keys():  # interrupted at its start, before all processes had begun it
+                result.left += sum(attempt.left for attempt in attempts)
                 continue
             result.attempts += 1
             try:
-                before = _execute_attempt(run, attempts, copy, before, tell)
+                before = _execute_attempt(run, recorded, copy, before, tell)
             finally:
-                result.lines += sum(attempt.compared for attempt in attempts.values())
-            _check_progress(before)
-            result.left += sum(attempt.left for attempt in attempts.values())
+                result.lines += sum(attempt.compared for attempt in attempts)
+            before.check_progress()
+            result.left += sum(attempt.left for attempt in attempts)
         _check_no_other_records(directory, run)
         result.models = _compare_models(directory, copy, finished=finished)
     except DifferenceError as difference:
@@ -172,34 +170,62 @@ def _check(directory: RunDirectory, run: Run) -> None:
             "`hpcps run FILE --set transport.kind=inproc` computes the same model again"
         )
     names = {file.stem for file in directory.records}
-    if missing := [str(peer) for peer in Roster.of(run).everyone() if str(peer) not in names]:
+    needed = _needed(run)
+    if missing := [str(peer) for peer in Roster.of(run).everyone() if peer in needed and str(peer) not in names]:
         raise RunError(f"run {directory.path.name} has no records of {', '.join(missing)}: it cannot be replayed")
 
 
-def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict[Peer, Attempt]]:
-    """Return the attempts of the run, each with those processes that have begun it.
+def _needed(run: Run) -> frozenset[Peer]:
+    """Return the roles that the run cannot lose; others may be killed before their first line."""
+    roster = Roster.of(run)
+    return frozenset(roster.everyone()).difference(roster.replaceable() if run.survive.workers else ())
+
+
+def _names(run: Run) -> Callable[[str], bool]:
+    """Return what tells whether `order` of a run may have a name."""
+    everyone, needed = Roster.of(run).everyone(), _needed(run)
+    killable = [peer for peer in everyone if peer not in needed]
+    names = {IDLE, RESULT, STOP, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
+    names |= {f"{LOST}{peer}" for peer in killable}
+    numbered = {f"{REPLACED}{peer}" for peer in killable} | {f"{SKIPPED}{peer}" for peer in everyone if killable}
+
+    def is_event(name: str) -> bool:
+        start, _, number = name.rpartition(" ")
+        return name in names or (start in numbered and number.isdecimal() and len(number) < _DIGITS)
+
+    return is_event
+
+
+def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict[Peer, list[Attempt]]]:
+    """Return the attempts of the run, each with those processes that have begun it, and with replacements.
 
     Raises:
         RunError: the records do not suffice for a replay.
     """
-    everyone = Roster.of(run).everyone()
-    events = {IDLE, RESULT, STOP, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
-    files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in everyone}
-    found = {peer: attempts_of(file, events, finished=finished) for peer, file in files.items()}
-    if empty := [str(peer) for peer, each in found.items() if not each]:
+    needed, is_event, checksums = _needed(run), _names(run), directory.checksums
+    found: dict[Peer, list[Attempt]] = {}
+    for peer in Roster.of(run).everyone():
+        file, killable = record_file(directory.path, str(peer)), peer not in needed
+        if killable and not file.exists():
+            continue  # it was killed before its first line
+        # `DONE` lists the records of the processes that have finished: others were lost.
+        ends = finished and not (killable and f"records/{file.name}" not in checksums)
+        found[peer] = attempts_of(file, is_event, finished=ends, replaceable=killable)
+    if empty := [str(peer) for peer, each in found.items() if peer in needed and not each]:
         raise RunError(
             f"{', '.join(empty)} has records of no attempt: it was interrupted before its first line, or its record is "
             "damaged; the run cannot be replayed"
         )
-    attempts: dict[int, dict[Peer, Attempt]] = {}
-    latest = max(each[-1].number for each in found.values())
+    attempts: dict[int, dict[Peer, list[Attempt]]] = {}
+    latest = max(each[-1].number for each in found.values() if each)
     for peer, each in found.items():
         # A process was in the last attempt of a finished run. In records of earlier versions each counts its own.
-        missed = latest - each[-1].number if finished else 0
+        missed = latest - each[-1].number if finished and peer in needed else 0
         for attempt in each:
-            attempts.setdefault(attempt.number + missed, {})[peer] = attempt
-    whole = [each for each in attempts.values() if len(each) == len(everyone)]
-    if not any(attempt.expected for each in whole for attempt in each.values()):
+            attempt.lost |= finished and attempt.number == latest and not attempt.ended and peer not in needed
+            attempts.setdefault(attempt.number + missed, {}).setdefault(peer, []).append(attempt)
+    whole = [each for each in attempts.values() if needed <= each.keys()]
+    if not any(attempt.expected for each in whole for several in each.values() for attempt in several):
         raise RunError(
             "the records do not state the order of events: an earlier version of hpcps wrote them, or the run was "
             "interrupted at its start"
@@ -209,47 +235,34 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
 
 def _execute_attempt(
     run: Run,
-    attempts: Mapping[Peer, Attempt],
+    attempts: Mapping[Peer, Sequence[Attempt]],
     directory: RunDirectory,
-    before: Sequence[ReplayDriver],
+    before: Processes | None,
     tell: Tell,
-) -> list[ReplayDriver]:
+) -> Processes:
     """Execute an attempt until no process has an event; resume from a checkpoint of the attempts before it."""
+    began = {peer: several[0] for peer, several in attempts.items() if not several[0].incarnation}
     # The evaluator has no part in a checkpoint.
-    positions = {attempt.position for peer, attempt in attempts.items() if peer != EVALUATOR}
-    resumed = any("continues" in attempt.start for attempt in attempts.values())
+    lost = {peer for peer, attempt in began.items() if attempt.start.get("without_part")}
+    positions = {attempt.position for peer, attempt in began.items() if peer not in (EVALUATOR, *lost)}
+    resumed = any("continues" in attempt.start for attempt in began.values())
     if len(positions) > 1 or resumed is (None in positions):
         raise RunError("the records disagree about the checkpoint from which the run resumed")
     (position,) = positions
     if position is not None:
-        _seal(directory, run.id, position, before)
-    run = spread(run, len({attempt.start.get("host") for attempt in attempts.values()}))
-    exchange = Exchange(scale=run.simulation.model_scale if isinstance(run.simulation, Modelled) else 1.0)
-    drivers, starts = [], []
-    with ExitStack() as stack:
-        for peer, attempt in attempts.items():
-            own = None if peer == EVALUATOR else position
-            part = None if own is None else directory.checkpoints.read(own, str(peer))
-            role = make_role(run, peer)
-            if isinstance(role, EvaluatorRole):
-                role.evaluations = ReplayedEvaluations(role.evaluations, attempt.following(DIED))
-            if problem := restore_role(role, part):
-                raise RunError(problem)
-            record = ComparedRecord(directory.path, run.id, peer, attempt, part)
-            stack.enter_context(record)
-            starts.append((peer, attempt.start, role_facts(run, role)))
-            record.write("start", **starts[-1][2])
-            drivers.append(ReplayDriver(role, exchange.endpoint(peer), record, directory, attempt))
-        if not before:
-            for difference in of_starts(starts):
-                tell(difference)
-        left = drivers
-        while any([driver.step() for driver in left]):  # noqa: C419 - all of them take a step
-            left = [driver for driver in left if not driver.finished]
-    return drivers
+        _seal(directory, run, position, before, lost)
+    run = spread(run, len({attempt.start.get("host") for attempt in began.values()}))
+    processes = Processes(run, attempts, directory, position)
+
+    def compare(starts: Sequence[Start]) -> None:
+        for difference in of_starts(starts) if before is None else ():
+            tell(difference)
+
+    processes.execute(compare)
+    return processes
 
 
-def _seal(directory: RunDirectory, run_id: str, position: int, drivers: Sequence[ReplayDriver]) -> None:
+def _seal(directory: RunDirectory, run: Run, position: int, before: Processes | None, lost: Collection[Peer]) -> None:
     """Complete a checkpoint, also if the record of server 0 ends before it learned that all parts are written.
 
     Raises:
@@ -257,29 +270,12 @@ def _seal(directory: RunDirectory, run_id: str, position: int, drivers: Sequence
     """
     if position in directory.checkpoints.positions():
         return
-    drivers = [driver for driver in drivers if driver.peer != EVALUATOR]
-    parts = {str(driver.peer): driver.snapshots[position] for driver in drivers if position in driver.snapshots}
-    if lacking := [str(driver.peer) for driver in drivers if position not in driver.snapshots]:
+    roles = [peer for peer in Roster.of(run).with_state() if peer not in lost]
+    parts = {str(peer): None if before is None else before.checksum(peer, position) for peer in roles}
+    if lacking := [name for name, checksum in parts.items() if checksum is None]:
         raise RunError(f"the records of {', '.join(lacking)} end before the checkpoint at {position}")
-    directory.checkpoints.seal(position, run_id, parts, len(directory.checkpoints.positions()) + 1)
-
-
-def _check_progress(drivers: Sequence[ReplayDriver]) -> None:
-    """Check that the replay of an attempt that ended wrote all its lines.
-
-    Raises:
-        DifferenceError: it did not, because the roles wait for events that do not come, or a record is truncated.
-    """
-    if truncated := [driver.attempt.after_last for driver in drivers if driver.attempt.truncated]:
-        raise DifferenceError(truncated[0], "the record ends before its process finished, but the run is done")
-    if not all(driver.attempt.ended for driver in drivers):
-        return
-    # Roles wait for one that has messages, but not the one that its record names.
-    waiting = sorted((driver for driver in drivers if driver.attempt.left), key=lambda driver: not driver.has_messages)
-    if waiting:
-        attempt = waiting[0].attempt
-        expected = f"the event `{attempt.expected}`" if attempt.expected else "another line"
-        raise DifferenceError(attempt.stopped_at, f"the record has {expected}, which does not come in the replay")
+    written = {name: checksum for name, checksum in parts.items() if checksum is not None}
+    directory.checkpoints.seal(position, run.id, written, len(directory.checkpoints.positions()) + 1)
 
 
 def _check_no_other_records(directory: RunDirectory, run: Run) -> None:

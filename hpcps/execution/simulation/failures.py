@@ -54,7 +54,7 @@ class Failures:
                 if failure.every is not None:
                     stream = generator(run.seed, peer.role, peer.index, f"failures {number}")
                     self._schedule(peer, failure, partial(stream.exponential, failure.every))
-        self._told = {*(Peer("validator", v) for v in range(roster.validators)), SERVER_0}
+        self._told = [SERVER_0, *(Peer("validator", v) for v in range(roster.validators))]
 
     def over(self, drivers: Mapping[Peer, RoleDriver]) -> bool:
         """Return whether all processes are done, but for replacements that came too late for the last model."""
@@ -71,10 +71,7 @@ class Failures:
         return bool(self._replacements[driver.peer]) and not driver.round
 
     def _concerned(self, failure: ProcessFailure) -> Iterator[Peer]:
-        workers = (
-            peer for peer in self._roster.readers() if peer.role == "worker" and peer != self._roster.coordinator
-        )
-        return (peer for peer in workers if failure.process in ("worker", str(peer)))
+        return (peer for peer in self._roster.replaceable() if failure.process in ("worker", str(peer)))
 
     def _schedule(self, peer: Peer, failure: ProcessFailure, draw: Callable[[], float]) -> None:
         again = partial(self._schedule, peer, failure, draw)
@@ -88,7 +85,8 @@ class Failures:
             self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, self._clock(), again))
 
     def _notice(self, peer: Peer, failure: ProcessFailure, since: float, again: Callable[[], None]) -> None:
-        self._tell_all(Lost(peer, "a failure of the simulation", since))
+        for to in self._told:
+            self._tell(to, Lost(peer, "a failure of the simulation", since))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
     def _replace(self, peer: Peer, again: Callable[[], None]) -> None:
@@ -96,9 +94,6 @@ class Failures:
         if self._start(peer, number):
             self._replacements[peer] = number
             self._lost.discard(peer)
-            self._tell_all(Replaced(peer, number))
+            for to in (*self._told, *self._roster.all_servers()[1:]):
+                self._tell(to, Replaced(peer, number))
             again()
-
-    def _tell_all(self, event: Lost | Replaced) -> None:
-        for to in sorted(self._told):
-            self._tell(to, event)

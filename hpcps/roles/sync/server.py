@@ -128,6 +128,8 @@ class SyncServer(MessagingRole):
             case Computed():
                 assert self._known is not None, "it has the initial model"
                 yield from self._combined(self._known)
+            case Replaced() if self.peer != SERVER_0:
+                pass  # the record says from which message on a worker is its replacement; server 0 decides
             case Lost() | Replaced() if self._known is None:
                 self._early.append(event)
             case Lost() | Replaced():

@@ -364,6 +364,8 @@ class PsliteProcessGroup(ProcessGroup):
             self._transport.lose(Lost(peer, change.why, change.since), tell=self._decides)
             return
         self._transport.replace(peer, change.incarnation, tell=self._decides)
+        if self._world[self.rank].role == "server" and not self._decides:
+            self._transport.tell(Replaced(peer, change.incarnation))
         self._incarnations[node.id] = change.incarnation
         if self._greeted.pop(node.id, 0) == change.incarnation:
             self._greet(node.id, HELLO, change.incarnation)
@@ -383,7 +385,10 @@ class PsliteProcessGroup(ProcessGroup):
 
     @property
     def _decides(self) -> bool:
-        """Whether the role of this process is told of lost processes and of replacements."""
+        """Whether the role of this process is told of lost processes, and of replacements once all know them.
+
+        The other servers are told of a replacement as soon as the messages of its predecessor are dropped.
+        """
         me = self._world[self.rank]
         return me.role == "validator" or me == SERVER_0
 

@@ -47,6 +47,8 @@ class PsliteTransport(MessageTransport):
         self._peers = {id_: peer for peer, id_ in ids.items()}
         self.incarnation = incarnation
         self._incarnations: Counter[int] = Counter()
+        # How many messages of a sender went to a predecessor, until the first of this sender is received.
+        self._skipped: dict[int, int] = {}
         self._inbox: deque[Delivery | Lost | Replaced] = deque()
         self._gone: set[Peer] = set()
         self._arrived = Event()
@@ -98,7 +100,7 @@ class PsliteTransport(MessageTransport):
             self._node.dropped.drop("unexpected", f"message {number} of a predecessor of node {sender}")
             return
         if self.incarnation and sender not in self._expected:
-            self._expected[sender] = number
+            self._expected[sender] = self._skipped[sender] = number
         early = self._early.setdefault(sender, {})
         if number < self._expected[sender] or number in early:
             self._node.dropped.drop("unexpected", f"message {number} of node {sender} has arrived before")
@@ -137,7 +139,8 @@ class PsliteTransport(MessageTransport):
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessageError(f"{len(frames)} frames are not a header with or without a payload")
             payload = _floats(frames[1]) if len(frames) == 2 else None
-            return Delivered(source, Envelope.decode(frames[0].tobytes(), payload))
+            skipped = self._skipped.pop(delivery.sender, None) if self.incarnation else None
+            return Delivered(source, Envelope.decode(frames[0].tobytes(), payload), skipped)
         except MalformedMessageError as error:
             return Malformed(source, str(error))
 
