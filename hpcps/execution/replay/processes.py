@@ -143,6 +143,8 @@ class Processes:
             before = [each for (of, number), each in self.attempts.items() if of == peer and number < incarnation]
             if any(each.left or each.expected for each in before):
                 return False
+            for each in before:
+                each.lost = True
             self._mail.begin((peer, incarnation), self._roster.everyone())
             if (peer, incarnation) in self.attempts:  # else it was killed before its first line, and sent nothing
                 self._start((peer, incarnation))
