@@ -7,8 +7,9 @@
 - `tensors`: declared tensors, and their parts
 - `buckets`: the parts of tensors that one aggregator combines, in a row in one buffer of each process
 - `combination`: how the rows of a bucket become results
-- `elements`: the types of elements, and how they are added
-- `reduction`: how tensors are combined: by their sum or mean, or by a rule
+- `elements`: the types of elements, and how they are reduced
+- `reduction`: how tensors are combined: by an operation such as the mean, by a rule, or only copied
+- `gathering`: allgathers, to which each process gives as many rows as it has
 - `compressed`: tensors that travel encoded
 - `whole`: steps that are combined as a whole, with simulated attackers
 - `join`: how a process joins the session of its launch, and what it does at its end

@@ -16,8 +16,8 @@ from hpcps.protocol.messages import Declare, Given, Message, Missing, Peer, Tens
 from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import Bucket, all_of
 from hpcps.session.combination import Combination
-from hpcps.session.elements import add
-from hpcps.session.reduction import ACCUMULATE, compresses, rule_of
+from hpcps.session.elements import reduce
+from hpcps.session.reduction import ACCUMULATE, GATHER, compresses, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
 
@@ -35,19 +35,20 @@ class _AggregatedBucket:
         self.since = 0.0
         self.accumulates = first.tensor.declaration.reduction == ACCUMULATE
         self._workers = len(workers)
-        # An encoding has any size: it is checked when it is decoded.
-        self._encoded = compresses(first.tensor.declaration.reduction)
+        # An encoding has any size, and so have the rows of an allgather: it is checked when they are read.
+        reduction = first.tensor.declaration.reduction
+        self._any_size = compresses(reduction) or reduction == GATHER
         self._calls: dict[int, tuple[int, Peer]] = {}
         self._absent: defaultdict[int, list[set[int]]] = defaultdict(list)
         self.stored = 0
         self._weights: Vector = np.zeros(0, np.float32)
         self._answers: dict[Peer, Vector] = {}
-        self.combination = Combination(bucket, first.tensor, allocate)
+        self.combination = Combination(bucket, first.tensor, workers, allocate)
 
     def cut(self, row: Vector, begin: int, first: int, stop: int) -> Vector:
-        """Return the elements of some slots in a row that begins at a slot; an encoded tensor is the only one."""
+        """Return the elements of some slots in a row that begins at a slot; a tensor of any size is the only one."""
         edges = self.bucket.edges
-        return row if self._encoded else row[edges[first] - edges[begin] : edges[stop] - edges[begin]]
+        return row if self._any_size else row[edges[first] - edges[begin] : edges[stop] - edges[begin]]
 
     def store(self, first: int, stop: int) -> None:
         """Keep the results of a span as weights, to which workers add from now on; see `ACCUMULATE`."""
@@ -61,7 +62,7 @@ class _AggregatedBucket:
         """Add the elements of a worker to weights, and copy these to its answer, which stays until it sends again."""
         if payload is not None:
             dtype = self.bucket.parts[0].tensor.declaration.dtype
-            add([weights.view(np.uint8), payload.view(np.uint8)], dtype, 1, weights.view(np.uint8))
+            reduce([weights.view(np.uint8), payload.view(np.uint8)], dtype, "sum", weights.view(np.uint8))
         answer[:] = weights
 
     def weights(self, worker: Peer, first: int, stop: int, allocate: Allocate) -> tuple[Vector, Vector]:
@@ -105,7 +106,7 @@ class _AggregatedBucket:
             RunError: it has sent them already, or another number of elements.
         """
         elements = self.bucket.elements(first, stop)
-        fits = payload is None or self._encoded or payload.size == elements.stop - elements.start
+        fits = payload is None or self._any_size or payload.size == elements.stop - elements.start
         try:
             if fits:
                 return self.rows.put(worker, first, stop, payload)

@@ -1,4 +1,4 @@
-"""How the rows of a bucket become results: by a sum or mean, or by a rule, with what it keeps from step to step."""
+"""How the rows of a bucket become results: by an operation, or by a rule, with what it keeps from step to step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from hpcps.protocol.messages import Peer
 from hpcps.rules.base import combine_received
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.session.buckets import Bucket
-from hpcps.session.elements import add, size_of, to_float32, write
-from hpcps.session.reduction import compresses, sent_with, simulated
+from hpcps.session.elements import OPERATIONS, reduce, size_of, to_float32, write
+from hpcps.session.gathering import Gathering
+from hpcps.session.reduction import GATHER, compresses, sent_with, simulated
 from hpcps.session.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 class Combination:
     """Combines the rows of the slots of a bucket."""
 
-    def __init__(self, bucket: Bucket, tensor: Tensor, allocate: Allocate) -> None:
+    def __init__(self, bucket: Bucket, tensor: Tensor, workers: Sequence[Peer], allocate: Allocate) -> None:
         """Combine as the tensors of a bucket declare.
 
         Args:
             bucket: the bucket.
             tensor: one of its tensors.
+            workers: all workers.
             allocate: returns memory to send from.
         """
         self._bucket, self._tensor = bucket, tensor
@@ -42,6 +44,8 @@ class Combination:
         self._attack: SimulatedAttack | None = None
         self._decoder: TensorDecoder | None = None
         self._encoder: TensorEncoder | None = None
+        gathers = tensor.declaration.reduction == GATHER
+        self._gathering = Gathering(tensor.declaration, workers, allocate) if gathers else None
         if compresses(self._tensor.declaration.reduction):
             from hpcps.session.compressed import TensorDecoder, TensorEncoder
 
@@ -50,6 +54,9 @@ class Combination:
 
     def combine(self, first: int, stop: int, rows: Mapping[Peer, Vector], out: Vector) -> None:
         """Combine the rows of a span, in the order of the workers, and write the result."""
+        if self._gathering is not None:
+            self._gathering.join(rows)
+            return
         if not out.size:
             return
         tensor, decode = self._tensor, self._decoder or _as_it_is
@@ -57,7 +64,9 @@ class Combination:
         dtype, reduction = tensor.declaration.dtype, tensor.declaration.reduction
         if tensor.rule is None and not ((dtype, reduction) == ("float32", "mean") and _averaged(payloads, out)):
             parts = [payload.view(np.uint8) for payload in payloads]
-            add(parts, dtype, len(parts) if reduction == "mean" else 1, out.view(np.uint8))
+            # A broadcast has one row, and the first exchange of accumulated weights is a sum.
+            operation = reduction if isinstance(reduction, str) and reduction in OPERATIONS else "sum"
+            reduce(parts, dtype, operation, out.view(np.uint8))
         elif tensor.rule is not None:
             layout = self._layout_of(first, stop)
             values = [to_float32(payload.view(np.uint8), dtype) for payload in payloads]
@@ -70,6 +79,8 @@ class Combination:
 
     def sent(self, result: Vector) -> Vector:
         """Return what is sent of a result."""
+        if self._gathering is not None:
+            return self._gathering.result
         return result if self._encoder is None else self._encoder(result)
 
     def _context(self, values: list[Vector], layout: Layout) -> Context:
@@ -110,7 +121,7 @@ def _as_it_is(sender: Peer, row: Vector) -> Vector:
 def _averaged(payloads: Sequence[Vector], out: Vector) -> bool:
     """Write the mean with a compiled kernel, and return whether there is one for so many values.
 
-    It is the same number as that of `add`. It needs finite values; a mean of other values is not finite, as loss
+    It is the same number as that of `reduce`. It needs finite values; a mean of other values is not finite, as loss
     scaling expects.
     """
     if not enough(len(payloads) * out.size):

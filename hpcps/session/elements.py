@@ -1,4 +1,4 @@
-"""The types of elements that a session exchanges: how they are stored, and how they are added."""
+"""The types of elements that a session exchanges: how they are stored, and how they are reduced."""
 
 from __future__ import annotations
 
@@ -23,14 +23,38 @@ _STORED: dict[str, Any] = {
     "bool": np.bool_,
 }
 TYPES = tuple(_STORED)
+"""The types of which sums are exchanged, and other reductions."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+COPIED = {
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+}
+"""The bytes of an element of the types that are only copied, by a broadcast or an allgather."""
+_REDUCTIONS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "mean": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
+OPERATIONS = tuple(_REDUCTIONS)
+"""The reductions that are computed element by element, without a rule."""
 _TILE = 1 << 14
-"""Elements that are added at a time, so that their sums stay in the cache."""
+"""Elements that are reduced at a time, so that their results stay in the cache."""
 
 
 def size_of(dtype: str) -> int:
     """Return the bytes of an element."""
-    return int(np.dtype(_STORED[dtype]).itemsize)
+    return COPIED.get(dtype) or int(np.dtype(_STORED[dtype]).itemsize)
 
 
 def stored(values: Bytes, dtype: str) -> NDArray[Any]:
@@ -55,17 +79,18 @@ def write(numbers: NDArray[Any], dtype: str, out: Bytes) -> None:
     target[...] = np.where(np.isnan(numbers), (bits >> np.uint32(16)) | np.uint32(0x40), rounded)
 
 
-def add(rows: Sequence[Bytes], dtype: str, divisor: int, out: Bytes) -> None:
-    """Write the sum of the rows, in their order, divided by a number.
+def reduce(rows: Sequence[Bytes], dtype: str, operation: str, out: Bytes) -> None:
+    """Write what one of `OPERATIONS` makes of the rows, in their order.
 
-    Sums of floats are float64 and are rounded once, those of bfloat16 by way of float32. Sums of integers wrap around,
-    and those of bools are logical ors.
+    Floats are reduced in float64 and rounded once, those of bfloat16 by way of float32; a NaN in one row is a NaN of
+    the result. Sums and products of integers wrap around. For bools, the sum and the maximum are the logical or, the
+    product and the minimum the logical and.
     """
-    if len(rows) == 1 and divisor == 1:
+    if len(rows) == 1:
         out[:] = rows[0]
         return
     wide: Any = np.float64 if dtype in FLOATS else np.bool_ if dtype == "bool" else np.int64
-    values, size = [stored(row, dtype) for row in rows], size_of(dtype)
+    values, size, combine = [stored(row, dtype) for row in rows], size_of(dtype), _REDUCTIONS[operation]
     total = np.empty(_TILE, wide)
     with np.errstate(all="ignore"):
         for start in range(0, len(values[0]), _TILE):
@@ -73,9 +98,9 @@ def add(rows: Sequence[Bytes], dtype: str, divisor: int, out: Bytes) -> None:
             tile = total[: stop - start]
             tile[...] = _numbers(values[0][start:stop], dtype)
             for row in values[1:]:
-                np.add(tile, _numbers(row[start:stop], dtype), out=tile)
-            if divisor != 1:
-                tile /= divisor
+                combine(tile, _numbers(row[start:stop], dtype), out=tile)
+            if operation == "mean":
+                tile /= len(rows)
             write(tile, dtype, out[start * size : stop * size])
 
 

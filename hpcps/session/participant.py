@@ -27,7 +27,8 @@ from hpcps.protocol.messages import (
 from hpcps.roles.events import Send
 from hpcps.session.buckets import Bucket, Placement, all_of
 from hpcps.session.elements import Bytes
-from hpcps.session.reduction import compresses, compressor_of, is_whole, rule_of
+from hpcps.session.gathering import Rows
+from hpcps.session.reduction import GATHER, compresses, compressor_of, is_whole, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
 
 if TYPE_CHECKING:
@@ -100,6 +101,10 @@ class _WorkerBucket:
             values = self.bucket.bytes_of(slot, self._values[self.bucket.elements(slot, slot + 1)])
             self._views[slot] = self._copies.views(values, part.tensor.declaration.dtype, target)
             self._shapes[slot] = shapes
+        self._note(slot, exchange, source)
+
+    def _note(self, slot: int, exchange: TensorExchange, source: Any) -> None:
+        """Note that the exchange of a slot has begun."""
         self.exchanges[slot] = exchange
         self.begun[slot] = source
         if exchange.call:
@@ -127,8 +132,8 @@ class _WorkerBucket:
         self.calls.clear()
         self.absent.clear()
 
-    def take(self, first: int, stop: int, elements: Vector) -> list[TensorExchange]:
-        """Give the results of a span to its exchanges, and return these.
+    def _ended(self, first: int, stop: int) -> list[TensorExchange]:
+        """Return the exchanges of a span whose result has come.
 
         Raises:
             RunError: a result is not due.
@@ -139,6 +144,15 @@ class _WorkerBucket:
                 f"{self.aggregator} sent a result that was not due, of slot {first} of bucket {self.bucket.number}"
             )
         self.exchanges[first:stop] = [None] * len(ended)
+        return ended
+
+    def take(self, first: int, stop: int, elements: Vector) -> list[TensorExchange]:
+        """Give the results of a span to its exchanges, and return these.
+
+        Raises:
+            RunError: a result is not due.
+        """
+        ended = self._ended(first, stop)
         part = self.bucket.parts[first]
         if self._decoder is not None:
             elements = self._decoder(self.aggregator, elements)
@@ -156,6 +170,30 @@ class _WorkerBucket:
                 exchange.take(partial(self._copies.copy, target, view))
         else:  # in one call
             self._copies.copy([*chain.from_iterable(targets)], [*chain.from_iterable(views)])
+        return ended
+
+
+class _GatherBucket(_WorkerBucket):
+    """The bucket of an allgather, whose tensor is its only one.
+
+    The source of its exchanges are bytes, and their target is a list, which gets the bytes of each worker.
+    """
+
+    def __init__(self, first: TensorPart, workers: int, allocate: Allocate, copies: Copies) -> None:
+        super().__init__(first, allocate, copies)
+        self._rows = Rows(first.tensor.declaration, workers, allocate)
+
+    def begin(self, part: TensorPart, exchange: TensorExchange) -> None:
+        self._note(part.slot, exchange, exchange.source)
+
+    def send(self) -> Iterator[Given]:
+        values, calls = self._rows.message(self.begun.pop(0)), _within(self.calls, 0, 1)
+        self.calls.clear()
+        yield TensorUpdate(bucket=self.bucket.number, first=0, slots=all_of(1), calls=calls, values=values)
+
+    def take(self, first: int, stop: int, elements: Vector) -> list[TensorExchange]:
+        ended = self._ended(first, stop)
+        ended[0].target.extend(self._rows.of_all(elements))
         return ended
 
 
@@ -223,7 +261,7 @@ class Participant:
         rule = rule_of(reduction, self._workers)
         if compresses(reduction):
             compressor_of(reduction["compression"])
-        whole = given.whole or is_whole(reduction, rule) or compresses(reduction)
+        whole = given.whole or is_whole(reduction, rule) or compresses(reduction) or reduction == GATHER
         given = replace(given, whole=whole, key=len(self._tensors), line=script_line(walk_stack(None)))
         if given.name in self._tensors:
             was = self._tensors[given.name].declaration
@@ -243,7 +281,10 @@ class Participant:
     def _place(self, part: TensorPart) -> None:
         number = part.tensor.declaration.bucket, part.aggregator
         if number not in self._buckets:
-            self._buckets[number] = _WorkerBucket(part, self._allocate, self._copies)
+            if part.tensor.declaration.reduction == GATHER:
+                self._buckets[number] = _GatherBucket(part, self._workers, self._allocate, self._copies)
+            else:
+                self._buckets[number] = _WorkerBucket(part, self._allocate, self._copies)
         bucket = self._bucket_of[part] = self._buckets[number]
         bucket.add(part)
 

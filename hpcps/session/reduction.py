@@ -1,4 +1,4 @@
-"""How the tensors of all processes are combined: by their sum or mean, or by the components that a table selects."""
+"""How the tensors of all processes are combined: by an operation, or by the components that a table selects."""
 
 from __future__ import annotations
 
@@ -9,27 +9,37 @@ from hpcps.errors import SpecError
 from hpcps.registry.config import Config, component_in
 from hpcps.rules import Rule
 from hpcps.rules.coordinate_wise import Trimming
+from hpcps.session.elements import OPERATIONS
 
 if TYPE_CHECKING:
     from hpcps.compression import Compressor
 
 Reduction = str | Mapping[str, Any]
-"""How the tensors of all processes are combined: `sum`, `mean`, `ACCUMULATE`, or the table of a rule. With simulated
-attackers, the table also has the `attack`, a table, and the `seed` of their random numbers. With `compression`, the
-table of a compressor, what workers send, the results, or both travel encoded."""
+"""How the tensors of all processes are combined: one of `elements.OPERATIONS`, such as `sum` or `mean`; `ACCUMULATE`,
+`BROADCAST` or `GATHER`; or the table of a rule. With simulated attackers, the table also has the `attack`, a table, and
+the `seed` of their random numbers. With `compression`, the table of a compressor, what workers send, the results, or
+both travel encoded."""
 _OTHER = ("attack", "seed", "compression")
 ACCUMULATE = "accumulate"
 """The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the aggregator adds
 what a worker sends to its weights, and answers this worker at once with the newest weights."""
 
+BROADCAST = "broadcast"
+"""The reduction of a tensor that only one worker gives: the result is this tensor."""
+GATHER = "gather"
+"""The reduction of an allgather: all workers get the rows of all workers, of which each may have another number. A
+tensor is declared with one row, and an exchange gives its bytes; see `gathering`."""
+COPIES = (BROADCAST, GATHER)
+"""The reductions without arithmetic: they take elements of any type."""
+
 
 def rule_of(reduction: Reduction, workers: int) -> Rule | None:
-    """Return the rule of a reduction; None for a sum or mean.
+    """Return the rule of a reduction; None if it has none.
 
     Raises:
         SpecError: there is no such rule, its keys are wrong, or a session cannot use it with so many workers.
     """
-    if reduction in ("sum", "mean", ACCUMULATE):
+    if reduction in (*OPERATIONS, ACCUMULATE, *COPIES):
         return None
     from hpcps.spec.schema import Validation  # here, because its import takes long
 

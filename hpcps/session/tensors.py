@@ -16,8 +16,8 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Declare, Peer
 from hpcps.protocol.partitioning import Bounds
 from hpcps.rules import Rule
-from hpcps.session.elements import FLOATS, size_of
-from hpcps.session.reduction import Reduction, compresses
+from hpcps.session.elements import COPIED, FLOATS, TYPES, size_of
+from hpcps.session.reduction import COPIES, GATHER, Reduction, compresses
 
 SMALL = 1 << 16
 """Bytes up to which tensors travel together."""
@@ -39,7 +39,7 @@ class Declaration:
 
     Attributes:
         name: its name.
-        dtype: the type of its elements, one of `elements.TYPES`.
+        dtype: the type of its elements, one of `elements.TYPES`; for `COPIES`, also one of `elements.COPIED`.
         shapes: the shape of each of its blocks; most tensors are one block.
         reduction: how the tensors of all processes are combined.
         whole: whether one aggregator combines all of it at once, also if it could be divided.
@@ -88,7 +88,13 @@ class Declaration:
         kind = self.reduction if isinstance(self.reduction, str) else self.reduction.get("kind")
         if kind is None:
             raise SpecError(f"rule {self.reduction!r} has no kind")
-        if kind != "sum" and self.dtype not in FLOATS:
+        if kind in COPIES:
+            return
+        if self.dtype in COPIED:
+            reason = f"only a broadcast or an allgather takes it: convert it to one of {', '.join(TYPES)}"
+            if self.dtype.startswith("complex"):
+                reason = f"{reason}; a complex number is two real ones"
+        elif kind not in ("sum", "min", "max", "product") and self.dtype not in FLOATS:
             what = "the mean" if self.reduction == "mean" else f"a rule ({kind})"
             reason = f"{what} is for floats; use average=False for the sum"
         elif compresses(self.reduction) and self.dtype != "float32":
@@ -108,7 +114,8 @@ class Declaration:
 
     def __str__(self) -> str:
         what = self.reduction if isinstance(self.reduction, str) else f"rule {self.reduction['kind']}"
-        return f"'{self.name}', {self.size} x {self.dtype}, {what}"
+        rows = "rows of " if self.reduction == GATHER else ""
+        return f"'{self.name}', {rows}{self.size} x {self.dtype}, {what}"
 
     def difference(self, other: Declaration) -> str:
         """Describe this declaration if it differs from another of the same key or name; empty if they are equal."""
@@ -172,7 +179,7 @@ class Tensor:
         declaration: its declaration.
         small: whether it is small, see `Declaration.small`.
         divided: whether it has several parts.
-        rule: the rule that combines it; None for a sum or mean.
+        rule: the rule that combines it; None if it has none.
         layout: its blocks.
         parts: its parts, those of an aggregator in order.
         exchange: its last exchange.

@@ -5,9 +5,12 @@ import pytest
 from members import Members
 
 from hpcps.errors import RunError, SpecError
+from hpcps.numerics.layout import private
 from hpcps.rules import Median, TrimmedMean
 from hpcps.session.buckets import ID
-from hpcps.session.reduction import table_of
+from hpcps.session.elements import COPIED, size_of
+from hpcps.session.gathering import Rows
+from hpcps.session.reduction import BROADCAST, GATHER, table_of
 from hpcps.session.tensors import Declaration, TensorExchange
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
@@ -44,6 +47,77 @@ def test_the_sum_is_that_of_float64_for_every_type(workers, servers):
             results = members.combine(arrays, "sum", name=f"{dtype}/{size}")
             for result in results:
                 np.testing.assert_array_equal(result, expected(arrays, "sum"))
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_minimum_maximum_and_product_of_every_type(servers):
+    members = Members(3, servers)
+    wanted = {"min": np.minimum.reduce, "max": np.maximum.reduce, "product": np.multiply.reduce}
+    for dtype in DTYPES:
+        arrays = [values(dtype, (70_001 if dtype == "float32" else 7,), k) for k in range(3)]
+        wide = [array.astype(np.float64 if dtype.startswith("float") else array.dtype) for array in arrays]
+        for operation, reduced in wanted.items():
+            for result in members.combine(arrays, operation, name=f"{dtype}/{operation}"):
+                np.testing.assert_array_equal(result, reduced(wide).astype(dtype))
+    arrays = [np.array([np.nan, 1, -np.inf], np.float32), np.array([2, np.nan, 3], np.float32), np.ones(3, np.float32)]
+    np.testing.assert_array_equal(members.combine(arrays, "min", name="not finite")[0], [np.nan, np.nan, -np.inf])
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+@pytest.mark.parametrize("dtype", [*DTYPES, *COPIED])
+def test_a_broadcast_keeps_the_bits_of_every_type(servers, dtype):
+    for size in (1, 5, 70_003):
+        bits = np.random.default_rng(size).integers(0, 256, size * size_of(dtype), np.uint8)
+        members, targets = Members(3, servers), []
+        for k, member in enumerate(members.workers):
+            tensor = member.declare(Declaration("x", dtype, ((size,),), BROADCAST))
+            targets.append(np.zeros_like(bits))
+            member.start(tensor, [bits.copy()] if k == 1 else None, targets[-1:])
+        members.run()
+        for target in targets:
+            np.testing.assert_array_equal(target, bits)
+
+
+def gather(members, rows, name="x", dtype="int16", row=(3,)):
+    """Gather arrays of bytes; return what each worker gets."""
+    targets = []
+    for member, bits in zip(members.workers, rows, strict=True):
+        tensor = member.declare(Declaration(name, dtype, ((1, *row),), GATHER))
+        targets.append([])
+        member.start(tensor, bits, targets[-1])
+    members.run()
+    return targets
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_an_allgather_has_as_many_rows_as_each_worker_gives(servers):
+    members, random = Members(4, servers), np.random.default_rng(0)
+    kept = []
+    for counts in ((0, 0, 0, 0), (1, 0, 5, 2), (40_000, 3, 0, 1), (1, 1, 1, 1)):
+        rows = [random.integers(0, 256, 6 * count, np.uint8) for count in counts]
+        targets = gather(members, rows)
+        kept.append((targets, rows))
+    for targets, rows in kept:  # also what came earlier is still there
+        for found in targets:
+            assert len(found) == 4
+            for got, given in zip(found, rows, strict=True):
+                np.testing.assert_array_equal(got, given)
+    assert gather(members, [np.zeros(0, np.uint8)] * 4, "empty rows", row=(0,))[0][3].size == 0
+
+
+def test_an_allgather_of_parts_of_rows_is_an_error_that_names_it():
+    members = Members(2)
+    with pytest.raises(RunError, match="an allgather of tensor 'x', rows of 3 x int16, gather has come without whole"):
+        gather(members, [np.zeros(6, np.uint8), np.zeros(7, np.uint8)]), members.workers[0].check()
+    rows = Rows(Declaration("x", "int16", ((1, 3),), GATHER), 2, private)
+    for damaged in (np.zeros(0, np.float32), np.zeros(3, np.float32), np.full(5, -1, np.int32).view(np.float32)):
+        with pytest.raises(RunError, match="without whole rows"):
+            rows.of_all(damaged)
+
+
+def test_types_that_are_only_copied_have_no_sum():
+    with pytest.raises(SpecError, match="'x' is complex64: only a broadcast or an allgather takes it"):
+        Members(1).workers[0].declare(Declaration("x", "complex64", ((3,),), "sum"))
 
 
 def test_the_mean_is_that_of_float64_and_keeps_values_that_are_not_finite():

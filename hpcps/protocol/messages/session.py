@@ -17,9 +17,11 @@ class Declare(Message, code=25, kind="DECLARE", sender="worker", receiver="aggre
         key: its index in the order of declaration.
         name: its name; if the script gave none, one made of its type, shape and reduction.
         dtype: the name of the type of its elements, as torch has it, such as `float32` or `int64`: one of
-            `elements.TYPES`.
+            `elements.TYPES` or, for `broadcast` and `gather`, `elements.COPIED`.
         shapes: the shape of each of its blocks.
-        reduction: how the tensors of all workers are combined: `sum`; `mean`; `accumulate`, from an asynchronous
+        reduction: how the tensors of all workers are combined: `sum`; `mean`; `min`; `max`; `product`; `broadcast`: the
+            tensor that one worker gives, and the others do not; `gather`: the rows of all workers, one of which is
+            declared, and of which each worker may have another number; `accumulate`, from an asynchronous
             optimizer: the first exchange gives all workers the sum, and later ones add the tensor of one worker to it
             and give it the new sum at once; or the table of a rule, which may have the keys `attack`, `seed` and
             `compression`, see `reduction.Reduction`.
@@ -87,7 +89,8 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="agg
 
     Attributes:
         values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them, see
-            `Message`. An encoded tensor has a bucket of its own, with one slot.
+            `Message`. An encoded tensor has a bucket of its own, with one slot. So has one with the reduction `gather`,
+            whose bytes follow their number, an int64.
     """
 
     values: Vector
@@ -106,7 +109,8 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
         unused: for each slot of a tensor with blocks that no worker has: the index of the slot in the bucket, and the
             indices of these blocks in the whole tensor, also if the slot is a part of it. Their elements are in
             `values`: zeros, unless a residual or an attack has changed them.
-        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them.
+        values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them. With
+            the reduction `gather`, the number of bytes of each worker, an int64, and then the bytes of each, filled up.
     """
 
     unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
