@@ -62,6 +62,7 @@ KINDS: dict[str, ComponentKind] = {
             "hpcps.rules.preaggregation:PreAggregator",
             "hpcps.rules.preaggregation",
             "validation.rule.before",
+            True,
         ),
         ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
         ComponentKind(

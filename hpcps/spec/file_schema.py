@@ -97,7 +97,7 @@ def _value(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
         references.append({"$ref": f"#/definitions/{name}"})
     tables: Schema = {"oneOf": references} if key.tagged else references[0]
     if key.items:
-        return {"type": "array", "items": tables}
+        return {"type": "array", "items": {"anyOf": [key.value["items"], tables]} if key.value else tables}
     return {"anyOf": [key.value, tables]} if key.value else tables
 
 

@@ -46,6 +46,11 @@ class Key:
         return bool(self.tables) and self.tables[0].kind != ""
 
     @property
+    def item(self) -> Key:
+        """An item, if the value is a list of tables, or of tables and names."""
+        return replace(self, items="", value=self.value.get("items", {}))
+
+    @property
     def numeric(self) -> bool:
         """Whether it takes a number besides tables."""
         return self.tagged and self.value.get("type") == "integer"
@@ -109,9 +114,10 @@ def expects(key: Key, item: dict[str, Any] | None = None) -> str:
     if item is not None:
         return _words(item)
     if key.tagged:
-        table = f"a table with kind = {_either(table.kind for table in key.tables)}"
+        kinds = [table.kind for table in key.tables]
+        table = "a table of this kind" if key.value.get("enum") == kinds else f"a table with kind = {_either(kinds)}"
         if key.items:
-            return f"a list of tables, each with {table.removeprefix('a table with ')}"
+            return f"a list, each {expects(key.item)}" if key.value else f"a list of tables, each{table[7:]}"
         return f"{_words(key.value)}, or {table}" if key.value else table
     if key.items:
         return "a list of tables"
@@ -180,7 +186,8 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
             default = None
         if isinstance(default, dict) and len(tables) > 1:
             default = _shortened(default, tables)
-        value = {} if tables and not (field.get("shorthand") or field.get("plain")) else _value(field)
+        plain = field.get("shorthand") or field.get("plain") or listed.get("shorthand")
+        value = {} if tables and not plain else _value(field)
         about = field.get("description", "")
         items = (listed.get("noun") or field["noun"]) if listed else ""
         keys[name] = Key(about, name in required, default, value, tables, items=items)

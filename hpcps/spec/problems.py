@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -268,11 +268,12 @@ def _unexpected(path: Path, key: Key, value: object) -> str:
             return f"expects {expects(key)}, got {quote(value)}"
         return f"expects {expects(key, key.value['items'])}, got {quote(value)}"
     if isinstance(path[-1], int):
-        return f"expects {expects(replace(key, items=''))}, got {quote(value)}"
+        close = nearest(value, (table.kind for table in key.tables)) if isinstance(value, str) else None
+        return f"expects {expects(key.item)}, got {quote(value)}{_meant(plain(close) if close else None)}"
     guess = None
     if isinstance(value, str) and key.tagged:
         kind = nearest(value, (table.kind for table in key.tables))
-        guess = plain({"kind": kind}) if kind else None
+        guess = plain([kind] if key.items and key.value else {"kind": kind}) if kind else None
     elif isinstance(value, str) and "enum" in key.value:
         choice = nearest(value, key.value["enum"])
         unfinished = choice is not None and choice.startswith(value)

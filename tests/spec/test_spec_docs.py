@@ -97,6 +97,8 @@ def test_the_defaults_of_the_reference_are_accepted(validator: Any) -> None:
         (BASE + "[[sweep]]\n'attack.kind' = ['none']\n[sweep.train]\n'optimizer.lr' = [1]", True),
         ("name = 'x'\n[[sweep]]\nmodel = [{ name = 'mlp' }]", True),
         (BASE + "validation.rule = { kind = 'krum', before = [{ kind = 'arc' }, { kind = 'nnm', f = 1 }] }", True),
+        (BASE + "validation.rule = { kind = 'krum', before = ['arc', { kind = 'nnm', f = 1 }] }", True),
+        (BASE + "validation.rule = { kind = 'krum', before = ['ark'] }", False),
         (BASE + "validation.rule = { kind = 'krum', before = { kind = 'arc' } }", False),
         ("name = 'x'", False),
         ("[[sweep]]\nseed = [1]", False),

@@ -114,6 +114,7 @@ def test_each_pre_aggregator_and_their_order_matter() -> None:
     ids = [run_id(build(validation={"rule": {"kind": "median", "before": chain}})) for chain in chains]
     assert len(set(ids)) == len(chains)
     assert ids[0] == run_id(build(validation={"rule": {"kind": "median"}}))
+    assert ids[1] == run_id(build(validation={"rule": {"kind": "median", "before": ["nnm"]}}))
 
 
 @pytest.mark.parametrize(

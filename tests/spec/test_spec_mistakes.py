@@ -521,9 +521,11 @@ BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
         (f"{BEFORE}[{{kind='arc'}},\n{{kind='nmm'}}]", '14: validation.rule.before[1].kind: unknown pre-aggregator '
          '"nmm": did you mean "nnm"? choices: arc, bucketing, clipping, nnm'),
         (f"{BEFORE}[{{kind='nnm', size=2}}]", "13: validation.rule.before[0].size: unknown key"),
-        (f"{BEFORE}['nnm']", '13: validation.rule.before[0]: expects a table with kind = "arc", "bucketing", '
-         '"clipping" or "nnm", got "nnm"'),
-        (f"{BEFORE}{{kind='nnm'}}", "13: validation.rule.before: expects a list of tables, each with kind = "),
+        (f"{BEFORE}['arc', 'nmn']", '13: validation.rule.before[1]: expects "arc", "bucketing", "clipping" or "nnm", '
+         'or a table of this kind, got "nmn": did you mean "nnm"?'),
+        (f"{BEFORE}'nnm'", '13: validation.rule.before: expects a list, each "arc", "bucketing", "clipping" or "nnm", '
+         'or a table of this kind (default []), got "nnm": did you mean ["nnm"]?'),
+        (f"{BEFORE}{{kind='nnm'}}", '13: validation.rule.before: expects a list, each "arc", '),
         (f"{BEFORE}[{{kind='bucketing', size=0}}]", "13: validation.rule.before[0].size: expects a whole number"),
         (f"{BEFORE}[{{kind='bucketing', f=1}}]", "11: validation.rule: bucketing needs more than 2 f buckets, and f = "
          "1 with 2 buckets of 4, which are the updates of the combiner in a round"),
