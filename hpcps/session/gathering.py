@@ -1,8 +1,8 @@
 """Allgathers: each worker sends its rows, as many as it has, and all get those of all, in the order of the workers.
 
-The bytes of a worker follow their number, and both fill whole float32, of which messages consist. A result has the
-numbers of all workers first. One aggregator puts it together, so that no worker needs to know what the others send
-before it sends.
+A worker sends the number of its rows and their bytes, filled up to whole float32, of which messages consist. A result
+has the numbers of all workers first. One aggregator puts it together, so that no worker needs to know what the others
+send before it sends.
 """
 
 from __future__ import annotations
@@ -47,28 +47,25 @@ class Rows:
         """
         self._declaration, self._workers, self._memory = declaration, workers, _Memory(allocate)
 
-    def message(self, source: Bytes) -> Vector:
-        """Return what is sent of the bytes of this worker; it stays valid until the next call."""
-        values = self._memory.first(_elements(len(source)))
+    def message(self, rows: Bytes) -> Vector:
+        """Return what is sent of the rows of this worker `[n, bytes of a row]`; it stays valid until the next call."""
+        values = self._memory.first((_NUMBER + _filled(rows.size)) // _WORD)
         content = values.view(np.uint8)
-        content[:_NUMBER].view(np.int64)[0] = len(source)
-        content[_NUMBER : _NUMBER + len(source)] = source
+        content[:_NUMBER].view(np.int64)[0] = len(rows)
+        content[_NUMBER : _NUMBER + rows.size] = rows.reshape(-1)
         return values
 
     def of_all(self, result: Vector) -> list[Bytes]:
-        """Return a copy of the bytes of each worker.
+        """Return a copy of the rows of each worker.
 
         Raises:
             RunError: they are not what an aggregator sends.
         """
-        content, begin = result.view(np.uint8), _NUMBER * self._workers
-        sizes = content[:begin].view(np.int64).tolist() if len(content) >= begin else []
-        if min(sizes, default=-1) < 0 or begin + sum(map(_filled, sizes)) != len(content):
-            raise _damaged(self._declaration)
-        found = []
-        for size in sizes:
-            found.append(content[begin : begin + size].copy())
-            begin += _filled(size)
+        content, row = result.view(np.uint8), _bytes_of_a_row(self._declaration)
+        begin, found = _NUMBER * self._workers, []
+        for number in _numbers(content, self._workers, row, self._declaration):
+            found.append(content[begin : begin + number * row].reshape(number, row).copy())
+            begin += _filled(number * row)
         return found
 
 
@@ -84,27 +81,28 @@ class Gathering:
     def __init__(self, declaration: Declaration, workers: Sequence[Peer], allocate: Allocate) -> None:
         """Begin without memory; see `Rows`."""
         self._declaration, self._workers, self._memory = declaration, tuple(workers), _Memory(allocate)
-        self._row = declaration.size * size_of(declaration.dtype)
 
-    def join(self, rows: Mapping[Peer, Vector]) -> None:
+    def join(self, sent: Mapping[Peer, Vector]) -> None:
         """Put together what the workers have sent.
 
         Raises:
-            RunError: one of them has sent something else than whole rows.
+            RunError: one of them has sent something else than rows.
         """
-        contents = [rows[worker].view(np.uint8) for worker in self._workers]
-        sizes = [int(content[:_NUMBER].view(np.int64)[0]) if len(content) >= _NUMBER else -1 for content in contents]
-        for size, content in zip(sizes, contents, strict=True):
-            whole = size >= 0 and (size % self._row == 0 if self._row else size == 0)
-            if not whole or 4 * _elements(size) != len(content):
-                raise _damaged(self._declaration)
-        begin = _NUMBER * len(sizes)
-        self.result = self._memory.first((begin + sum(map(_filled, sizes))) // _WORD)
-        out = self.result.view(np.uint8)
-        out[:begin].view(np.int64)[:] = sizes
-        for size, content in zip(sizes, contents, strict=True):
-            out[begin : begin + _filled(size)] = content[_NUMBER:]
-            begin += _filled(size)
+        contents = [sent[worker].view(np.uint8) for worker in self._workers]
+        row, numbers = _bytes_of_a_row(self._declaration), []
+        for content in contents:
+            numbers += _numbers(content, 1, row, self._declaration)
+        self.result = self._memory.first(sum(map(len, contents)) // _WORD)
+        out, begin = self.result.view(np.uint8), _NUMBER * len(numbers)
+        out[:begin].view(np.int64)[:] = numbers
+        for content in contents:
+            stop = begin + len(content) - _NUMBER
+            out[begin:stop] = content[_NUMBER:]
+            begin = stop
+
+
+def _bytes_of_a_row(declaration: Declaration) -> int:
+    return declaration.size * size_of(declaration.dtype)
 
 
 def _filled(size: int) -> int:
@@ -112,13 +110,27 @@ def _filled(size: int) -> int:
     return -(-size // _WORD) * _WORD
 
 
-def _elements(size: int) -> int:
-    """Return the elements of float32 that a worker sends of so many bytes."""
-    return (_NUMBER + _filled(size)) // _WORD
+def _numbers(content: Bytes, workers: int, row: int, declaration: Declaration) -> list[int]:
+    """Return the numbers of rows with which a message of some workers begins.
+
+    Args:
+        content: the message.
+        workers: the number of workers whose rows it has.
+        row: the bytes of a row.
+        declaration: the declaration of the tensor.
+
+    Raises:
+        RunError: the rest is not so many rows.
+    """
+    begin = _NUMBER * workers
+    numbers: list[int] = content[:begin].view(np.int64).tolist() if len(content) >= begin else [-1]
+    if min(numbers) < 0 or begin + sum(_filled(number * row) for number in numbers) != len(content):
+        raise _damaged(declaration)
+    return numbers
 
 
 def _damaged(declaration: Declaration) -> RunError:
     return RunError(
-        f"an allgather of tensor {declaration} has come without whole rows: use the same version of hpcps in all "
-        "processes. If they have it, the message was damaged on its way: start the script again"
+        f"an allgather of tensor {declaration} has come with a wrong number of rows: use the same version of hpcps in "
+        "all processes. If they have it, the message was damaged on its way: start the script again"
     )

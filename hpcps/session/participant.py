@@ -176,7 +176,7 @@ class _WorkerBucket:
 class _GatherBucket(_WorkerBucket):
     """The bucket of an allgather, whose tensor is its only one.
 
-    The source of its exchanges are bytes, and their target is a list, which gets the bytes of each worker.
+    The source of its exchanges are the bytes of rows, and their target is a list, which gets those of each worker.
     """
 
     def __init__(self, first: TensorPart, workers: int, allocate: Allocate, copies: Copies) -> None:

@@ -33,6 +33,9 @@ class Session:
         size: the number of workers.
         local_rank: its number among the workers of its host.
         local_size: the number of workers of its host.
+        cross_rank: the number of its host among those that have a worker with this local rank.
+        cross_size: the number of these hosts.
+        homogeneous: whether each host has the same number of workers.
         partition: the bytes of a partition.
         declared: the declared tensors and what a framework knows them by, by name: it need not declare them again.
         record: the record of this process; None unless `hpcps launch` has started it.
@@ -62,9 +65,15 @@ class Session:
         self.member = Member(me, members, group.transport, group.allocate, group.ended, timeout, copies, shared_memory)
         self.rank, self.size = me.index, len(self.member.workers)
         self.partition = partition(self.size, shared_memory)
-        here = sorted(peer.index for peer, (host, _) in found.items() if host == self.host and peer.role == "worker")
-        self.local_rank = here.index(self.rank) if self.rank in here else 0
+        hosts: dict[str, list[int]] = {}
+        for worker in sorted(self.member.workers, key=lambda peer: peer.index):
+            hosts.setdefault(found[worker][0], []).append(worker.index)
+        here = hosts.get(self.host, [])
+        self.local_rank = here.index(self.rank) if me.role == "worker" else 0
         self.local_size = len(here)
+        across = [host for host, workers in hosts.items() if len(workers) > self.local_rank]
+        self.cross_rank, self.cross_size = across.index(self.host) if self.host in across else 0, len(across)
+        self.homogeneous = len(set(map(len, hosts.values()))) == 1
         self.declared: dict[str, tuple[object, Tensor]] = {}
         self._lock = threading.RLock()
         self._waiters = self._waiting = 0
@@ -79,6 +88,11 @@ class Session:
     def name(self) -> str:
         """The process and its host, for messages."""
         return f"{self.member.peer} on {self.host}"
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Facts about the library that connects the processes; see `ProcessGroup.facts`."""
+        return self._group.facts()
 
     def begin(self) -> None:
         """Make progress from now on."""

@@ -90,7 +90,7 @@ class TensorUpdate(Given, code=40, kind="UPDATE", sender="worker", receiver="agg
     Attributes:
         values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them, see
             `Message`. An encoded tensor has a bucket of its own, with one slot. So has one with the reduction `gather`,
-            whose bytes follow their number, an int64.
+            whose rows follow their number, an int64.
     """
 
     values: Vector
@@ -110,7 +110,7 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
             indices of these blocks in the whole tensor, also if the slot is a part of it. Their elements are in
             `values`: zeros, unless a residual or an attack has changed them.
         values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them. With
-            the reduction `gather`, the number of bytes of each worker, an int64, and then the bytes of each, filled up.
+            the reduction `gather`, the number of rows of each worker, an int64, and then the bytes of each, filled up.
     """
 
     unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
