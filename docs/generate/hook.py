@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-from generate import commands, components, messages, packages, protocol, python, stages  # noqa: E402
+from generate import commands, components, messages, names, packages, protocol, python, stages  # noqa: E402
 
 GENERATED = {
     "commands": commands.reference,
     "components": components.reference,
     "messages": lambda: messages.reference(ROOT),
     "message-kinds": protocol.kinds,
+    "names": names.table,
     "package-diagram": lambda: packages.drawing(ROOT / "hpcps"),
     "package-table": lambda: packages.table(ROOT / "hpcps"),
     "python": python.reference,

@@ -8,7 +8,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `together`: exchanges several tensors as one
 - `copies`: copies tensors to and from the buffers of a session
 - `compression`: the types to which tensors are converted
-- `broadcast`: all processes get the parameters, or an object, of one of them
+- `collectives`: broadcasts, allgathers and barriers
 - `horovod`: Horovod's names
 - `optimizer`: `DistributedOptimizer`
 - `gradients`: the exchange of the gradients of a step
@@ -16,9 +16,31 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
 - `hook`: the hook of PyTorch's DistributedDataParallel
 - `data_parallel`: BytePS's DistributedDataParallel
+- `parallel`: BytePS's module of it
+- `ops`: BytePS's module of operations
+- `mpi_ops`: Horovod's module of operations
+- `compatibility`: the names of Horovod and BytePS that have no meaning here
 """
 
-from hpcps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any
+
+from hpcps.session.join import messages
+from hpcps.torch.collectives import (
+    allgather,
+    allgather_async,
+    allgather_object,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from hpcps.torch.compatibility import absent
 from hpcps.torch.compression import Compression
 from hpcps.torch.data_parallel import DistributedDataParallel
 from hpcps.torch.exchange import (
@@ -27,14 +49,42 @@ from hpcps.torch.exchange import (
     push_pull,
     push_pull_async,
     push_pull_async_inplace,
+    push_pull_inplace,
     synchronize,
 )
 from hpcps.torch.hook import exchange, hook
-from hpcps.torch.horovod import Average, Sum, allreduce, allreduce_, allreduce_async, allreduce_async_
+from hpcps.torch.horovod import (
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    mlsl_built,
+    mpi_built,
+    mpi_enabled,
+    nccl_built,
+    rocm_built,
+)
 from hpcps.torch.optimizer import DistributedOptimizer
 from hpcps.torch.state import (
+    cross_rank,
+    cross_size,
     get_pushpull_speed,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
@@ -49,29 +99,79 @@ __all__ = [
     "Compression",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "Max",
+    "Min",
+    "Product",
     "Sum",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "byteps_push_pull",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "declare",
     "exchange",
     "get_pushpull_speed",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
     "hook",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
     "log",
+    "mlsl_built",
+    "mpi_built",
+    "mpi_enabled",
+    "nccl_built",
     "poll",
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
+    "push_pull_inplace",
     "rank",
+    "rocm_built",
     "shutdown",
     "size",
     "synchronize",
 ]
+
+byteps_push_pull = push_pull_async_inplace
+"""BytePS's other name of `push_pull_async_inplace`."""
+_MODULES = ("mpi_ops", "ops", "parallel")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a module that scripts of Horovod or BytePS take as an attribute.
+
+    Raises:
+        SpecError: the name is one of theirs that has no meaning here. It is no AttributeError, because a `from` import
+            would replace its message.
+        AttributeError: the name is none of theirs.
+    """
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if (error := absent(name)) is not None:
+        with nullcontext() if is_initialized() else messages():  # a session prints it itself
+            raise error
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

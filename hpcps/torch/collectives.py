@@ -1,28 +1,88 @@
-"""Broadcasts: all processes get the parameters, the state of an optimizer or an object of one of them."""
+"""Collective operations without arithmetic: broadcasts, allgathers and barriers, of tensors and of objects."""
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.torch.exchange import PendingTensor, begin, named
-from hpcps.torch.state import rank, size
+from hpcps.session.elements import Bytes
+from hpcps.session.reduction import BROADCAST, GATHER
+from hpcps.torch.copies import bytes_of, on_host
+from hpcps.torch.exchange import (
+    PendingExchange,
+    PendingTensor,
+    begin,
+    check_whole,
+    checked,
+    combine,
+    copied,
+    declared,
+    free_name,
+    kept,
+    named,
+    number_of_call,
+    sparse,
+)
+from hpcps.torch.state import rank, session, size
 
 _SMALLEST = 1 << 10
 
 
-def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]], root_rank: int = 0) -> None:
+def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
+    """Return the tensor of one process in all processes.
+
+    Args:
+        tensor: a dense tensor of any type and device; of the same type and shape in all processes. The result is
+            differentiable: the process gets the sum of the gradients of all.
+        root_rank: the process whose tensor all get.
+        name: the name of the tensor in all processes; see `push_pull`.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        SpecError: there is no such process, or the tensor cannot be exchanged.
+        RunError: the processes give tensors of other types or shapes, or other processes as `root_rank`; the message
+            names them and the tensor.
+    """
+    if checked(tensor).requires_grad and torch.is_grad_enabled():
+        result: Tensor = _Broadcast.apply(tensor, root_rank, name)  # type: ignore[no-untyped-call]
+        return result
+    return _begin(copied(tensor), name, root_rank).finish()
+
+
+def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> int:
+    """Begin a `broadcast`; return a handle for `synchronize` and `poll`."""
+    return kept(_begin(copied(checked(tensor)), name, root_rank))
+
+
+def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
+    """Do a `broadcast` in place, and return the tensor."""
+    return _begin(checked(tensor), name, root_rank).finish()
+
+
+def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) -> int:
+    """Begin a `broadcast` in place; return a handle. The tensor must not be used until `synchronize` returns."""
+    return kept(_begin(checked(tensor), name, root_rank))
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[tuple[str, Tensor]], root_rank: int = 0, prefix: str = "broadcast/"
+) -> None:
     """Overwrite tensors with those of one process.
 
     Args:
         params: a `state_dict()`, or `named_parameters()`.
         root_rank: the process whose values all get.
+        prefix: what the names of the exchanged tensors begin with, in messages and traces.
 
     Raises:
         SpecError: there are no names, no such process, or tensors that cannot be exchanged.
@@ -33,19 +93,23 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
         raise SpecError(
             "broadcast_parameters got no tensor: use broadcast_optimizer_state(optimizer) or broadcast_object(value)"
         )
-    # Several models of a script may have parameters of the same names and other shapes.
-    all_named = [(f"broadcast/{name} {tuple(value.shape)} {value.dtype}", value) for name, value in tensors]
-    pending = [_begin(value, name, root_rank) for name, value in all_named]
+    pending = [_begin(value, name, root_rank, prefix) for name, value in tensors]
     for each in pending:
         each.finish()
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Give the state of one process's optimizer to all, with its learning rate and other settings."""
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "") -> None:
+    """Give the state of one process's optimizer to all, with its learning rate and other settings.
+
+    Args:
+        optimizer: the optimizer.
+        root_rank: the process whose state all get.
+        prefix: the name of the state in messages.
+    """
     buffer = io.BytesIO()
     if rank() == root_rank:
         torch.save(optimizer.state_dict(), buffer)
-    content = broadcast_object(buffer.getvalue(), root_rank)
+    content = broadcast_object(buffer.getvalue(), root_rank, prefix or None)
     if rank() != root_rank:
         optimizer.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=False))
 
@@ -58,25 +122,147 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
         root_rank: the process whose object all get.
         name: its name in messages.
     """
-    prefix = f"broadcast_object/{name}" if name else "broadcast_object"
-    root = rank() == root_rank
+    own, root = f"object/{name}" if name else "object", rank() == root_rank
     data = pickle.dumps(obj) if root else b""
-    length = int(_begin(torch.tensor(len(data)), f"{prefix}/length", root_rank).finish())
+    length = int(_begin(torch.tensor(len(data)), f"{own}/length", root_rank).finish())
     # A power of two, so that objects of many sizes use few tensors.
     room = max(_SMALLEST, 1 << (length - 1).bit_length()) if length else _SMALLEST
     values = torch.zeros(room, dtype=torch.uint8)
     if root:
         values[:length] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    _begin(values, f"{prefix}/{room}", root_rank).finish()
+    _begin(values, own, root_rank).finish()
     return obj if root else pickle.loads(values.numpy().tobytes()[:length])
 
 
-def _begin(tensor: Tensor, name: str, root_rank: int) -> PendingTensor:
+def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
+    """Return the tensors of all processes one after another along the first dimension, in the order of the processes.
+
+    One process, or one server, puts the result together and sends it to all.
+
+    Args:
+        tensor: a dense tensor of any type and device. Its first dimension may differ between the processes; one
+            without dimensions counts as one row. The result is differentiable.
+        name: the name of the tensor in all processes; see `push_pull`.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        SpecError: the tensor cannot be exchanged.
+        RunError: the processes give tensors of other types, or with other dimensions after the first one.
+    """
+    if checked(tensor).requires_grad and torch.is_grad_enabled():
+        result: Tensor = _Allgather.apply(tensor, name)  # type: ignore[no-untyped-call]
+        return result
+    return _begin_gather(tensor, name).finish()
+
+
+def allgather_async(tensor: Tensor, name: str | None = None) -> int:
+    """Begin an `allgather`; return a handle for `synchronize` and `poll`. The tensor may be changed at once."""
+    return kept(_begin_gather(checked(tensor), name))
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return the objects of all processes, in their order, in all processes; they are pickled.
+
+    Args:
+        obj: the object of this process.
+        name: its name in messages.
+    """
+    data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    return [pickle.loads(rows.tobytes()) for rows in _begin_gather(data, f"object/{name}" if name else "object").rows()]
+
+
+def barrier() -> None:
+    """Wait until all processes call this."""
+    nothing = torch.zeros(1, dtype=torch.uint8)
+    begin(nothing, nothing, "barrier/", "sum").finish()
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
+        ctx.root, ctx.name = rank() == root_rank, name
+        return broadcast(tensor.detach(), root_rank, name)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        total = combine(gradient, "sum", ctx.name and f"broadcast/{ctx.name}.gradient")
+        return total if ctx.root else torch.zeros_like(total), None, None
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: str | None) -> Tensor:
+        pending = _begin_gather(tensor, name)
+        result = pending.finish()
+        ctx.first, ctx.shape = sum(pending.numbers[: rank()]), tensor.shape
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = combine(gradient, "sum")  # without a name, because its number of rows may vary
+        rows = ctx.shape[0] if ctx.shape else 1
+        return total[ctx.first : ctx.first + rows].reshape(ctx.shape), None
+
+
+def _begin(output: Tensor, name: str | None, root_rank: int, prefix: str = "broadcast/") -> PendingTensor:
+    """Begin a broadcast in place."""
     if root_rank not in range(size()):
-        raise SpecError(f"root_rank is {root_rank}: the ranks go from 0 to {size() - 1}")
-    return begin(tensor, tensor, _named(name, root_rank), "sum", given=rank() == root_rank)
+        what = f"tensor '{name}'" if name else "a tensor without a name"
+        raise SpecError(f"the root_rank of {what} is {root_rank!r}: the ranks go from 0 to {size() - 1}")
+    # Processes with different roots must declare different tensors.
+    own = name and _named(f"{prefix}{name}", output.shape, output.dtype)
+    source = f" of rank {root_rank}"
+    return begin(output, output, own, BROADCAST, given=rank() == root_rank, source=source)
 
 
-def _named(name: str, root_rank: int) -> str:
-    """Return the name of a tensor with its root, so that processes with different roots declare different tensors."""
-    return f"{name} of rank {root_rank}"
+def _named(name: str, shape: Sequence[object], dtype: torch.dtype) -> str:
+    """Return the name of a tensor with its form: the models of a script may have equal names and other shapes."""
+    return f"{name} {tuple(shape)} {dtype}"
+
+
+@dataclass(slots=True)
+class _PendingGather(PendingExchange):
+    """An allgather that the script has begun.
+
+    Attributes:
+        found: gets the rows of each process, as bytes.
+        like: a tensor of this process.
+        numbers: the numbers of rows of the processes, when it is finished.
+    """
+
+    found: list[Bytes]
+    like: Tensor
+    numbers: Sequence[int] = ()
+
+    def rows(self) -> list[Bytes]:
+        """Wait for the result, and return the rows of each process, as bytes."""
+        self.wait()
+        self.numbers = [len(rows) for rows in self.found]
+        return self.found
+
+    def finish(self) -> Tensor:
+        """Wait for the result, and return all rows."""
+        content, like = np.concatenate([rows.reshape(-1) for rows in self.rows()]), self.like
+        result = torch.empty((sum(self.numbers), *like.shape[1:]), dtype=like.dtype)
+        bytes_of(result)[:] = content
+        return result.to(like.device)
+
+
+def _begin_gather(tensor: Tensor, name: str | None) -> _PendingGather:
+    """Begin an allgather."""
+    known = name or "without a name"
+    check_whole(known, tensor)
+    if tensor.layout is not torch.strided:
+        raise sparse(known)
+    tensor = tensor.detach().reshape(1) if not tensor.dim() else tensor.detach()
+    shape = tensor.shape[1:]
+    form = "" if name else f"unnamed {tensor.dtype} [rows, {', '.join(map(str, shape))}] {GATHER}"
+    unnamed = free_name(form) if form else ""
+    row = torch.empty((1, *shape), dtype=tensor.dtype, device="meta")
+    declaration = declared(unnamed or _named(f"allgather/{name}", ("rows", *shape), tensor.dtype), row, GATHER)
+    values = bytes_of(on_host(tensor).clone()).reshape(len(tensor), row.nbytes)
+    found: list[Bytes] = []
+    exchange = session().start(declaration, values, found, number_of_call(form) if form else 0)
+    return _PendingGather(exchange, unnamed, found, tensor)

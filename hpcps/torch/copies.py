@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcps.session.elements import TYPES, Bytes
+from hpcps.session.elements import COPIED, TYPES, Bytes
 from hpcps.session.participant import Copies
 
 
@@ -36,11 +36,16 @@ class TensorCopies(Copies):
                 torch._foreach_copy_(list(targets), list(sources))
 
 
-NAMES = {getattr(torch, name): name for name in TYPES}
-"""The names of the types that can be exchanged."""
+def on_host(tensor: Tensor) -> Tensor:
+    """Return a tensor as `bytes_of` takes it: itself, if it is such a tensor."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+
+
+NAMES = {getattr(torch, name): name for name in (*TYPES, *COPIED) if hasattr(torch, name)}
+"""The names of the types that can be exchanged, some of them only by copies."""
 
 
 def bytes_of(tensor: Tensor) -> Bytes:
-    """Return the memory of a contiguous tensor on the host."""
+    """Return the memory of a contiguous tensor on the host, whose values are stored as they are."""
     found: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     return found

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from hpcps.errors import SpecError
 from hpcps.session.reduction import Reduction
-from hpcps.torch.broadcast import broadcast_parameters
+from hpcps.torch.collectives import broadcast_parameters
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.gradients import Gradients
@@ -68,7 +68,7 @@ class _Backward(Gradients):
 class DistributedDataParallel(torch.nn.Module):
     """A model whose gradients are combined with those of the other processes; plain optimizers train it.
 
-    All processes begin with the parameters and buffers of process 0.
+    All processes begin with the parameters of process 0.
 
     Attributes:
         module: the model.
@@ -88,8 +88,8 @@ class DistributedDataParallel(torch.nn.Module):
         Args:
             module: the model.
             device_ids: at most one device, for scripts that give it: that of the model.
-            broadcast_buffers: whether each forward pass in training begins with the buffers of process 0, such as the
-                statistics of BatchNorm.
+            broadcast_buffers: whether the model and each forward pass in training begin with the buffers of process 0,
+                such as the statistics of BatchNorm.
             compression: see `Compressing`.
             rule: the rule that combines the gradients in place of the mean, see `push_pull`.
 
@@ -106,8 +106,8 @@ class DistributedDataParallel(torch.nn.Module):
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
-        self._gradients = _Backward(names, reduction_of(True, rule, compression=compression), conversion(compression))
-        self._broadcast(module.state_dict().items())
+        self._gradients = _Backward(names, reduction_of("mean", rule, compression=compression), conversion(compression))
+        self._broadcast((module.state_dict() if broadcast_buffers else dict(module.named_parameters())).items())
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Call the model.
@@ -119,6 +119,9 @@ class DistributedDataParallel(torch.nn.Module):
         if self._broadcasts and self.training and self._gradients.synchronizes:
             self._broadcast(self.module.named_buffers())
         return self.module(*inputs, **keywords)
+
+    def synchronize(self) -> None:
+        """Do nothing: the gradients are combined when `backward()` returns. Scripts of BytePS may call it."""
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from math import isfinite
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,31 +18,46 @@ from hpcps.session.elements import TYPES
 from hpcps.session.reduction import Reduction, table_of
 from hpcps.session.tensors import Declaration, TensorExchange
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
-from hpcps.torch.copies import NAMES, bytes_of
+from hpcps.torch.copies import NAMES, bytes_of, on_host
 from hpcps.torch.state import check_world, session
 
-_handles: dict[int, PendingTensor] = {}
+_handles: dict[int, PendingOperation] = {}
 _numbers = count()
 _unnamed: set[str] = set()
 _calls: Counter[str] = Counter()
 """How often the script has given a tensor without a name, by the type, the shape and the reduction."""
 
 
+class PendingOperation(Protocol):
+    """What a handle stands for."""
+
+    def done(self) -> bool:
+        """Return whether `finish` does not wait."""
+
+    def finish(self) -> Any:
+        """Wait for the result, and return it."""
+
+
 @dataclass(slots=True)
-class PendingTensor:
-    """An exchange of a tensor of torch.
+class PendingExchange:
+    """An exchange that the script has begun.
 
     Attributes:
         exchange: the exchange.
-        output: what gets the result.
-        target: what the exchange writes the result to; it may be the output.
         unnamed: the name that it uses, if it was given none.
     """
 
     exchange: TensorExchange
-    output: Tensor
-    target: Tensor
     unnamed: str
+
+    def __post_init__(self) -> None:
+        """Take the name."""
+        if self.unnamed:
+            _unnamed.add(self.unnamed)
+
+    def done(self) -> bool:
+        """Return whether its result has come."""
+        return session().done(self.exchange)
 
     def wait(self) -> None:
         """Wait for the result."""
@@ -53,6 +69,21 @@ class PendingTensor:
             if self.unnamed:
                 _unnamed.discard(self.unnamed)
 
+
+@dataclass(slots=True)
+class PendingTensor(PendingExchange):
+    """An exchange of a tensor of torch.
+
+    Attributes:
+        output: what gets the result.
+        target: what the exchange writes the result to; it may be the output.
+        factor: what the result is multiplied by.
+    """
+
+    output: Tensor
+    target: Tensor
+    factor: float = 1.0
+
     def write(self) -> None:
         """Write the result to the output, as far as the exchange has not done so."""
         self.exchange.write()
@@ -61,6 +92,9 @@ class PendingTensor:
                 self.output.copy_(self.target)
         elif self.exchange.tensor.divided:  # torch has not seen that its bytes were written
             torch.autograd.graph.increment_version(self.output)
+        if self.factor != 1.0:
+            with torch.no_grad():
+                self.output.mul_(self.factor)
 
     def finish(self) -> Tensor:
         """Wait for the result, and return it."""
@@ -69,24 +103,34 @@ class PendingTensor:
         return self.output
 
 
+def operation_of(average: bool) -> str:
+    """Return the operation of an argument `average`.
+
+    Raises:
+        SpecError: it is the name of a tensor.
+    """
+    if isinstance(average, str):
+        raise SpecError(f"average is {average!r}: give the name of a tensor as name={average!r}")
+    return "mean" if average else "sum"
+
+
 def reduction_of(
-    average: bool,
+    operation: str,
     rule: object,
     attack: object = None,
     seed: int = 0,
     compression: Compressing = Compression.none,
 ) -> Reduction:
-    """Return how tensors are combined: by a rule if there is one, else by their mean or sum.
+    """Return how tensors are combined: by a rule if there is one, else by an operation, such as `mean`.
 
     Raises:
         SpecError: the arguments contradict each other.
     """
-    if isinstance(average, str):
-        raise SpecError(f"average is {average!r}: give the name of a tensor as name={average!r}")
-    if rule is not None and not average:
-        raise SpecError("a rule is in place of the mean or the sum: leave out average=False and op=Sum, or rule=")
+    if rule is not None and operation != "mean":
+        given = "average=False and op=Sum" if operation == "sum" else f"op={operation.capitalize()}"
+        raise SpecError(f"a rule is in place of the mean: leave out {given}, or rule=")
     if rule is attack is None and compression is Compression.none:
-        return "mean" if average else "sum"
+        return operation
     conversion(compression)  # checks a class
     encodes = compression is not None and not isinstance(compression, type)
     if attack is not None and not encodes and compression not in (None, Compression.none):
@@ -94,7 +138,7 @@ def reduction_of(
             "attacks are not simulated on gradients that a class of Compression converts: give a compressor of hpcps, "
             'such as compression="fp16", or leave out attack='
         )
-    if (encodes or attack is not None) and not average:
+    if (encodes or attack is not None) and operation != "mean":
         raise SpecError(
             f"{'a compressor' if attack is None else 'attack='} is for the mean or a rule: use average=True"
         )
@@ -104,14 +148,15 @@ def reduction_of(
             **({} if attack is None else {"attack": table_of(attack, "attack"), "seed": seed}),
             **({"compression": table_of(compression, "compression")} if encodes else {}),
         }
-    return table_of(rule) if rule is not None else "mean" if average else "sum"
+    return table_of(rule) if rule is not None else operation
 
 
-def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = None) -> None:
+def declare(name: str, tensor: Tensor | None = None, *, average: bool = True, rule: object = None) -> None:
     """Declare a tensor before its first exchange. All processes declare the same tensors in the same order.
 
     An exchange declares a tensor that is not declared. Declaring is for scripts whose first exchanges may be in another
-    order in each process.
+    order in each process. Without a tensor, as in scripts of BytePS, type and shape are not known, and the first
+    exchange declares it.
 
     Args:
         name: its name.
@@ -122,7 +167,9 @@ def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = N
     Raises:
         SpecError: it was declared in another way, or cannot be combined in this way.
     """
-    declared(name, tensor, reduction_of(average, rule))
+    reduction = reduction_of(operation_of(average), rule)
+    if tensor is not None:
+        declared(name, tensor, reduction)
 
 
 def declared(
@@ -139,11 +186,11 @@ def declared(
         return known[1]
     check_whole(name, tensor)
     check_world()
+    if tensor.layout is not torch.strided:
+        raise sparse(name)
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
-    if tensor.layout is not torch.strided:
-        raise sparse(name)
     each = tuple(map(tuple, (tensor.shape,) if shapes is None else shapes))
     found = current.declare(Declaration(name, dtype, each, reduction, whole))
     current.declared[name] = given, found
@@ -179,6 +226,7 @@ def begin(
     compression: type[NoneCompressor] = Compression.none,
     absent: Sequence[int] = (),
     deferred: bool = False,
+    source: str = "",
 ) -> PendingTensor:
     """Begin an exchange.
 
@@ -192,32 +240,32 @@ def begin(
         compression: see `Compression`.
         absent: see `TensorExchange`.
         deferred: whether only `PendingTensor.write` writes to the output.
+        source: what its name says of the process that gives it, if only one does.
     """
     if compression is not Compression.none:
         compressed, _ = compression.compress(tensor)
         if compressed is not tensor:
             pending = begin(compressed, compressed, name, reduction, given=given, shapes=shapes, absent=absent)
-            return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
-    form = "" if name else f"unnamed {tensor.dtype} {list(tensor.shape)} {reduction}"
-    unnamed = _free_name(form) if form else ""
+            return PendingTensor(pending.exchange, pending.unnamed, output, pending.target)
+    form = "" if name else f"unnamed {tensor.dtype} {list(tensor.shape)} {reduction}{source}"
+    unnamed = free_name(form) if form else ""
+    name = name and f"{name}{source}"
     found, target = declared(name or unnamed, tensor, reduction, shapes), output
     if not output.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
         raise SpecError(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
         )
-    if form:
-        _calls[form] += 1
-    call = _calls[form] if form else 0
+    call = number_of_call(form) if form else 0
+    if output.is_conj() or output.is_neg():  # its memory has other values than it
+        tensor, target = tensor.resolve_conj().resolve_neg(), torch.empty_like(output)
     if not found.divided:
-        exchange = session().start(found, [tensor] if given else None, [output], call, absent, deferred)
+        exchange = session().start(found, [tensor] if given else None, [target], call, absent, deferred)
     else:
-        if not output.is_contiguous() or output.device.type != "cpu":
+        if not target.is_contiguous() or target.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
-        source = [bytes_of(tensor.detach().contiguous().cpu())] if given else None
-        exchange = session().start(found, source, [bytes_of(target)], call, absent, deferred)
-    if unnamed:
-        _unnamed.add(unnamed)
-    return PendingTensor(exchange, output, target, unnamed)
+        values = [bytes_of(on_host(tensor))] if given else None
+        exchange = session().start(found, values, [bytes_of(target)], call, absent, deferred)
+    return PendingTensor(exchange, unnamed, output, target)
 
 
 def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:
@@ -232,26 +280,57 @@ def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:
     raise SpecError(f"{call} needs the names of tensors: use model.named_parameters() in place of parameters()")
 
 
-def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> int:
+def push_pull_async(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    rule: object = None,
+) -> int:
     """Begin to combine a tensor with those of the other processes; return a handle for `synchronize` and `poll`.
 
     See `push_pull`. The tensor may be changed as soon as this returns.
     """
-    copy = _copy(_checked(tensor))
-    return _kept(begin(copy, copy, name, reduction_of(average, rule)))
+    _refuse_order(version, priority)
+    return combine_async(tensor, operation_of(average), name, rule)
 
 
 def push_pull_async_inplace(
-    tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    rule: object = None,
 ) -> int:
     """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    return _kept(begin(_checked(tensor), tensor, name, reduction_of(average, rule)))
+    _refuse_order(version, priority)
+    return combine_async(tensor, operation_of(average), name, rule, in_place=True)
+
+
+def push_pull_inplace(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    rule: object = None,
+) -> Tensor:
+    """Combine a tensor in place, and return it; see `push_pull`."""
+    result: Tensor = synchronize(push_pull_async_inplace(tensor, average, name, version, priority, rule=rule))
+    return result
 
 
 def push_pull(
     tensor: Tensor,
     average: bool = True,
     name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
     *,
     compression: Compressing = Compression.none,
     rule: object = None,
@@ -264,6 +343,8 @@ def push_pull(
         average: whether to return the mean, else the sum; the mean is for floats.
         name: the name of the tensor in all processes; None: a name from its type and shape. Without names, all
             processes must begin and synchronize exchanges of one type and shape in the same order.
+        version: 0; BytePS's scripts may give it.
+        priority: 0; BytePS's scripts may give it.
         compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
@@ -276,64 +357,157 @@ def push_pull(
         RunError: the processes give different tensors, synchronize tensors without a name in orders that would mix
             them, or one of them has ended; the message names it and the tensor.
     """
-    if _checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None:
-        result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]
+    _refuse_order(version, priority)
+    return combine(tensor, operation_of(average), name, compression, rule)
+
+
+def combine(
+    tensor: Tensor,
+    operation: str,
+    name: str | None = None,
+    compression: Compressing = Compression.none,
+    rule: object = None,
+) -> Tensor:
+    """Return what an operation makes of the tensors of all processes; see `push_pull`.
+
+    Only the mean and the sum are differentiable: the result of another operation, or of a rule, has no gradient.
+    """
+    if checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None and operation in ("mean", "sum"):
+        result: Tensor = _Combine.apply(tensor, operation, name, compression)  # type: ignore[no-untyped-call]
         return result
-    copy = _copy(tensor)
-    reduction = reduction_of(average, rule, compression=compression)
+    copy = copied(tensor)
+    reduction = reduction_of(operation, rule, compression=compression)
     return begin(copy, copy, name, reduction, compression=conversion(compression)).finish()
+
+
+def combine_async(
+    tensor: Tensor,
+    operation: str,
+    name: str | None,
+    rule: object = None,
+    factors: tuple[float, float] = (1.0, 1.0),
+    *,
+    in_place: bool = False,
+) -> int:
+    """Begin `combine`; return a handle.
+
+    Args:
+        tensor: the tensor.
+        operation: the operation.
+        name: its name.
+        rule: a rule in place of the mean.
+        factors: what the tensor is multiplied by before and after the operation.
+        in_place: whether the tensor gets the result, else a copy.
+    """
+    output = checked(tensor) if in_place else copied(checked(tensor))
+    return kept(scaled(output, name, reduction_of(operation, rule), factors))
+
+
+def scaled(
+    output: Tensor,
+    name: str | None,
+    reduction: Reduction,
+    factors: tuple[float, float],
+    compression: type[NoneCompressor] = Compression.none,
+) -> PendingTensor:
+    """Begin to combine a tensor in place, and multiply it before and after by factors.
+
+    Raises:
+        SpecError: a factor is no finite number, or is for a tensor of integers.
+    """
+    check_factors(output, name, factors)
+    if factors[0] != 1.0:
+        with torch.no_grad():
+            output.mul_(factors[0])
+    pending = begin(output, output, name, reduction, compression=compression)
+    pending.factor = factors[1]
+    return pending
+
+
+def check_factors(tensor: Tensor, name: str | None, factors: tuple[float, float]) -> None:
+    """Check what a tensor is multiplied by before and after an operation.
+
+    Raises:
+        SpecError: a factor is no finite number, or is for a tensor of integers.
+    """
+    for which, factor in zip(("prescale_factor", "postscale_factor"), factors, strict=True):
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not isfinite(factor):
+            raise SpecError(f"{which} is {factor!r}: give a finite number")
+        if factor != 1.0 and not tensor.is_floating_point():
+            what = f"tensor '{name}'" if name else "a tensor without a name"
+            raise SpecError(f"{what} is {tensor.dtype}: {which} is for floats: use tensor.float()")
 
 
 def poll(handle: int) -> bool:
     """Return whether an exchange is done, so that `synchronize` does not wait."""
-    return session().done(_pending(handle).exchange)
+    return _pending(handle).done()
 
 
-def synchronize(handle: int) -> Tensor:
-    """Wait for the result of an exchange, and return it."""
+def synchronize(handle: int) -> Any:
+    """Wait for the result of an exchange, and return it: a tensor, or a list of tensors if the handle is of several."""
     pending = _handles.pop(handle, None) or _pending(handle)
     return pending.finish()
 
 
-class _PushPull(torch.autograd.Function):
+class _Combine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, average: bool, name: str | None, compression: Compressing) -> Tensor:
-        ctx.average, ctx.name, ctx.compression = average, name, compression
-        return push_pull(tensor.detach(), average, name, compression=compression)
+    def forward(ctx: Any, tensor: Tensor, operation: str, name: str | None, compression: Compressing) -> Tensor:
+        ctx.operation, ctx.name, ctx.compression = operation, name, compression
+        return combine(tensor.detach(), operation, name, compression)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         name = ctx.name and f"{ctx.name}.gradient"
-        return push_pull(gradient, ctx.average, name, compression=ctx.compression), None, None, None
+        return combine(gradient, ctx.operation, name, ctx.compression), None, None, None
 
 
-def _checked(tensor: Tensor) -> Tensor:
+def _refuse_order(version: int, priority: int) -> None:
+    """Refuse what BytePS's arguments may say of the order of exchanges.
+
+    Raises:
+        SpecError: they are not 0.
+    """
+    reasons = {
+        "priority": (priority, "exchanges go in the order in which they begin"),
+        "version": (version, "the exchanges of a tensor go one after another"),
+    }
+    if wrong := [f"{name} is {value!r}: {why}: leave it out" for name, (value, why) in reasons.items() if value != 0]:
+        raise SpecError("; ".join(wrong))
+
+
+def checked(tensor: Tensor) -> Tensor:
+    """Return what a script gives as a tensor.
+
+    Raises:
+        SpecError: it is none, or has no values.
+    """
     if isinstance(tensor, Tensor):
         if tensor.is_meta:
-            raise SpecError("push_pull and allreduce expect a tensor with values, and one on the meta device has none")
+            raise SpecError("exchanges expect a tensor with values, and one on the meta device has none")
         return tensor
-    raise SpecError(f"push_pull and allreduce expect a tensor, not {tensor!r:.50}: use torch.as_tensor()")
+    raise SpecError(f"exchanges expect a tensor, not {tensor!r:.50}: use torch.as_tensor()")
 
 
-def _copy(tensor: Tensor) -> Tensor:
+def copied(tensor: Tensor) -> Tensor:
     """Return a copy that any thread may write to: not even in inference mode is it a tensor of that mode."""
     with torch.inference_mode(False):
         return tensor.detach().clone()
 
 
-def _kept(pending: PendingTensor) -> int:
+def kept(pending: PendingOperation) -> int:
+    """Return a handle, which `synchronize` takes."""
     handle = next(_numbers)
     _handles[handle] = pending
     return handle
 
 
-def _pending(handle: int) -> PendingTensor:
+def _pending(handle: int) -> PendingOperation:
     if handle not in _handles:
         raise RunError(f"handle {handle} is unknown, or synchronized already")
     return _handles[handle]
 
 
-def _free_name(form: str) -> str:
+def free_name(form: str) -> str:
     """Return the first name for a tensor of a form that no exchange under way has.
 
     A script that does the same in all processes gets the same names in all of them. Where it does not, the aggregator
@@ -341,3 +515,9 @@ def _free_name(form: str) -> str:
     """
     names = (f"{form} {number}" for number in count())
     return next(name for name in names if name not in _unnamed)
+
+
+def number_of_call(form: str) -> int:
+    """Count a tensor of a form to which the script has given no name."""
+    _calls[form] += 1
+    return _calls[form]

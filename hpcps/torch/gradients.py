@@ -33,8 +33,9 @@ class _Bucket:
         begun: whether they are being exchanged.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], together: Together) -> None:
-        self.parameters, self._together = parameters, together
+    def __init__(self, parameters: Sequence[Tensor], together: Together, factor: float) -> None:
+        self.parameters, self._together, self._factor = parameters, together, factor
+        self._divided: list[Tensor] = []
         self.complete: dict[Tensor, State] = {}
         self.begun = False
 
@@ -57,6 +58,8 @@ class _Bucket:
                 if parameter.requires_grad:  # else the script has frozen it, and no step may change it
                     parameter.grad = gradient
             gradients.append(gradient)
+        if self._factor != 1.0:
+            gradients = self._divided = [gradient.detach() / self._factor for gradient in gradients]
         self._together.begin(gradients, absent, deferred=True)
 
     def finish(self) -> list[Tensor]:
@@ -69,6 +72,11 @@ class _Bucket:
         # The script waits here, so nothing changes between the comparison and the results.
         changed = [each for each, state in self.complete.items() if not is_unchanged(each.grad, state)]
         self._together.write()
+        for parameter, divided in zip(self.parameters, self._divided, strict=False):
+            if parameter.grad is not None:
+                with torch.no_grad():
+                    torch.mul(divided, self._factor, out=parameter.grad)
+        self._divided = []
         for k in self._together.pending.exchange.unused:
             gradient = self.parameters[k].grad
             if gradient is not None and not gradient.any():
@@ -91,7 +99,12 @@ class Gradients:
     """
 
     def __init__(
-        self, names: dict[Tensor, str], reduction: Reduction, passes: int, compression: type[NoneCompressor]
+        self,
+        names: dict[Tensor, str],
+        reduction: Reduction,
+        passes: int,
+        compression: type[NoneCompressor],
+        factor: float = 1.0,
     ) -> None:
         """Exchange the gradients of parameters from now on.
 
@@ -100,6 +113,7 @@ class Gradients:
             reduction: how they are combined.
             passes: the backward passes of a step.
             compression: see `Compression`.
+            factor: what gradients are divided by before, and results are multiplied by.
 
         Raises:
             SpecError: gradients cannot be combined in this way.
@@ -123,7 +137,7 @@ class Gradients:
         for group in groups:
             ends = dict.fromkeys((names[group[0]], names[group[-1]]))
             together = Together(group, name or " to ".join(ends), reduction, compression)
-            self._buckets |= dict.fromkeys(group, _Bucket(group, together))
+            self._buckets |= dict.fromkeys(group, _Bucket(group, together, factor))
         for parameter in names:
             if parameter in _hooks:  # of an earlier optimizer
                 _hooks[parameter].remove()
@@ -134,6 +148,20 @@ class Gradients:
     def begun(self) -> bool:
         """Whether gradients are being exchanged, or have had all backward passes of a step, which is not taken."""
         return any(bucket.begun or bucket.complete for bucket in self._buckets.values())
+
+    def set_passes(self, passes: int) -> None:
+        """Change the number of backward passes of a step.
+
+        Raises:
+            RunError: a step has begun.
+        """
+        if self.begun or self._partial:
+            raise RunError(
+                "set_backward_passes_per_step() between a backward pass and its step: call it after step() or "
+                "zero_grad()"
+            )
+        self._passes = passes
+        self.forget()
 
     def forget(self) -> None:
         """Forget the backward passes of a step that have begun, because the script clears the gradients."""

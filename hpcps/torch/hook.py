@@ -19,7 +19,7 @@ from hpcps.errors import SpecError
 from hpcps.session.join import messages
 from hpcps.session.reduction import is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, conversion
-from hpcps.torch.exchange import reduction_of
+from hpcps.torch.exchange import operation_of, reduction_of
 from hpcps.torch.state import check_world, init, is_asynchronous, is_initialized, session, size
 from hpcps.torch.together import Together
 from hpcps.torch.updates import UpdateCounter
@@ -205,7 +205,7 @@ def exchange(
         SpecError: the rule cannot be used.
     """
     _refuse_asynchronous()
-    reduction = reduction_of(average, rule, attack, seed, compression)
+    reduction = reduction_of(operation_of(average), rule, attack, seed, compression)
     if conversion(compression) is not Compression.none:
         raise SpecError('Compression.fp16 is not for the hook: use compression="fp16"')
     buckets = Buckets(reduction)

@@ -1,28 +1,49 @@
-"""Horovod's names of `push_pull`, with its arguments `average` and `op`."""
+"""Horovod's names of `push_pull`, with its arguments `average` and `op`, and what it tells of its libraries."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.torch.compression import Compressing, Compression
-from hpcps.torch.exchange import push_pull, push_pull_async, push_pull_async_inplace, synchronize
+from hpcps.torch.compression import Compressing, Compression, conversion
+from hpcps.torch.exchange import (
+    PendingTensor,
+    check_factors,
+    checked,
+    combine,
+    combine_async,
+    copied,
+    kept,
+    operation_of,
+    reduction_of,
+    scaled,
+    synchronize,
+)
+from hpcps.torch.state import session
 
-Average, Sum = "mean", "sum"
+Average, Sum, Min, Max, Product = "mean", "sum", "min", "max", "product"
 """The operations of `op`."""
+_OPERATIONS = (Average, Sum, Min, Max, Product)
 
 
-def averages(average: bool | None, op: str | None) -> bool:
-    """Return whether the mean is meant; the default is the mean.
+def operation(average: bool | None, op: str | None) -> str:
+    """Return the operation that is meant; the default is the mean.
 
     Raises:
-        SpecError: both are given, or there is no such operation.
+        SpecError: both arguments are given, or there is no such operation.
     """
     if average is not None and op is not None:
         raise SpecError("give op or average, not both")
-    if op not in (None, Average, Sum):
-        raise SpecError(f"op is {op!r}: use Average or Sum, or a rule of hpcps with rule=")
-    return average is None or bool(average) if op is None else op == Average
+    if op is None:
+        return operation_of(average is None or average)
+    if op not in _OPERATIONS:
+        raise SpecError(f"op is {op!r}: use Average, Sum, Min, Max or Product, or a rule of hpcps with rule=")
+    return op
 
 
 def allreduce(
@@ -31,25 +52,168 @@ def allreduce(
     name: str | None = None,
     compression: Compressing = Compression.none,
     op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     *,
     rule: object = None,
 ) -> Tensor:
-    """Return the mean (`op=Average`) or sum (`op=Sum`) of the tensors of all processes; see `push_pull`."""
-    return push_pull(tensor, averages(average, op), name, compression=compression, rule=rule)
+    """Return the mean of the tensors of all processes, or what another operation or a rule makes of them.
+
+    Args:
+        tensor: see `push_pull`. The result of `Min`, `Max`, `Product` or a rule has no gradient.
+        average: another way to say `op=Average` or `op=Sum`.
+        name: see `push_pull`.
+        compression: see `push_pull`.
+        op: `Average`, `Sum`, `Min`, `Max` or `Product`; the default is the mean. All but the mean take integers.
+        prescale_factor: what the tensor is multiplied by before the operation.
+        postscale_factor: what the result is multiplied by.
+        rule: see `push_pull`.
+
+    Raises:
+        SpecError, RunError: see `push_pull`.
+    """
+    check_factors(checked(tensor), name, (prescale_factor, postscale_factor))
+    given = tensor if prescale_factor == 1.0 else tensor * prescale_factor
+    result = combine(given, operation(average, op), name, compression, rule)
+    return result if postscale_factor == 1.0 else result * postscale_factor
 
 
-def allreduce_async(tensor: Tensor, average: bool | None = None, name: str | None = None, op: str | None = None) -> int:
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
     """Begin an `allreduce`; return a handle for `synchronize` and `poll`."""
-    return push_pull_async(tensor, averages(average, op), name)
+    return combine_async(tensor, operation(average, op), name, factors=(prescale_factor, postscale_factor))
 
 
-def allreduce_(tensor: Tensor, average: bool | None = None, name: str | None = None, op: str | None = None) -> Tensor:
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
     """Do an `allreduce` in place, and return the tensor."""
-    return synchronize(allreduce_async_(tensor, average, name, op))
+    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor)
+    result: Tensor = synchronize(handle)
+    return result
 
 
 def allreduce_async_(
-    tensor: Tensor, average: bool | None = None, name: str | None = None, op: str | None = None
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> int:
     """Begin an `allreduce` in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    return push_pull_async_inplace(tensor, averages(average, op), name)
+    factors = (prescale_factor, postscale_factor)
+    return combine_async(tensor, operation(average, op), name, factors=factors, in_place=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingGroup:
+    """Exchanges of several tensors with one handle."""
+
+    members: Sequence[PendingTensor]
+
+    def done(self) -> bool:
+        return all(member.done() for member in self.members)
+
+    def finish(self) -> list[Tensor]:
+        return [member.finish() for member in self.members]
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressing = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """Return the `allreduce` of each of several tensors, which travel at the same time."""
+    factors = (prescale_factor, postscale_factor)
+    if torch.is_grad_enabled() and any(checked(tensor).requires_grad for tensor in tensors):
+        names = [name and f"{name}.{k}" for k in range(len(tensors))]
+        pairs = zip(tensors, names, strict=True)
+        return [allreduce(tensor, average, own, compression, op, *factors) for tensor, own in pairs]
+    copies = [copied(checked(tensor)) for tensor in tensors]
+    return _begin_group(copies, average, name, op, factors, compression).finish()
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Begin a `grouped_allreduce`; return one handle, of which `synchronize` returns the list of results."""
+    copies = [copied(checked(tensor)) for tensor in tensors]
+    return kept(_begin_group(copies, average, name, op, (prescale_factor, postscale_factor)))
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """Do a `grouped_allreduce` in place, and return the tensors."""
+    return _begin_group(tensors, average, name, op, (prescale_factor, postscale_factor)).finish()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Begin a `grouped_allreduce` in place; return one handle."""
+    return kept(_begin_group(tensors, average, name, op, (prescale_factor, postscale_factor)))
+
+
+def _begin_group(
+    outputs: Sequence[Tensor],
+    average: bool | None,
+    name: str | None,
+    op: str | None,
+    factors: tuple[float, float],
+    compression: Compressing = Compression.none,
+) -> _PendingGroup:
+    reduction, converts = reduction_of(operation(average, op), None, compression=compression), conversion(compression)
+    names = [name and f"{name}.{k}" for k in range(len(outputs))]
+    pairs = zip(outputs, names, strict=True)
+    return _PendingGroup([scaled(checked(output), own, reduction, factors, converts) for output, own in pairs])
+
+
+def mpi_built() -> bool:
+    """Return whether hpcps can use MPI: whether mpi4py is installed."""
+    return find_spec("mpi4py") is not None
+
+
+def mpi_enabled() -> bool:
+    """Return whether MPI connects the processes."""
+    return "mpi" in session().facts
+
+
+def _unused() -> bool:
+    """Return False: hpcps exchanges tensors without this library."""
+    return False
+
+
+gloo_built = gloo_enabled = nccl_built = ddl_built = ccl_built = mlsl_built = cuda_built = rocm_built = _unused
+"""Whether a library of Horovod exchanges tensors: none of them does. Tensors of a GPU pass through the host."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
+from math import isfinite
 from typing import Any
 
 import torch
@@ -15,13 +16,21 @@ from hpcps.session.reduction import ACCUMULATE, Reduction
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import begin, named, push_pull, reduction_of
 from hpcps.torch.gradients import Gradients
-from hpcps.torch.horovod import averages
+from hpcps.torch.horovod import operation
 from hpcps.torch.state import is_asynchronous, is_initialized, rank, session
 
 _optimizers = count()
 
 
-class _Distributed(torch.optim.Optimizer):
+class _Exchanging(torch.optim.Optimizer):
+    """What `DistributedOptimizer` adds to the class of every optimizer: copies are of the class that it had before."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the optimizer without what belongs to the session of this process."""
+        return object.__new__, (type(self).__bases__[1],), self.__getstate__()
+
+
+class _Distributed(_Exchanging):
     """What `DistributedOptimizer` adds to the class of an optimizer."""
 
     _gradients: Gradients
@@ -34,6 +43,15 @@ class _Distributed(torch.optim.Optimizer):
         Each call combines the gradients as they are then: with `op=Sum`, a second one adds up the sums.
         """
         self._gradients.synchronize()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes that add up before the gradients are exchanged.
+
+        Raises:
+            RunError: a step has begun.
+            SpecError: it is no whole number from 1.
+        """
+        self._gradients.set_passes(_checked_passes(passes))
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -101,7 +119,7 @@ class _Distributed(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
 
-class _Asynchronous(torch.optim.Optimizer):
+class _Asynchronous(_Exchanging):
     """What `DistributedOptimizer` adds to the class of an optimizer in asynchronous training."""
 
     _weights: dict[Tensor, str]
@@ -109,6 +127,14 @@ class _Asynchronous(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Do nothing: gradients are not exchanged."""
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Do nothing: a step uses the gradients that there are.
+
+        Raises:
+            SpecError: it is no whole number from 1.
+        """
+        _checked_passes(passes)
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
         """Return a context without effect: `step` waits for no gradients."""
@@ -161,6 +187,7 @@ def DistributedOptimizer(  # noqa: N802
     compression: Compressing = Compression.none,
     backward_passes_per_step: int = 1,
     op: str | None = None,
+    gradient_predivide_factor: float = 1.0,
     *,
     average: bool | None = None,
     rule: object = None,
@@ -183,6 +210,9 @@ def DistributedOptimizer(  # noqa: N802
         compression: `Compression.fp16` exchanges gradients as float16; see `Compressing` for compressors of hpcps.
         backward_passes_per_step: backward passes that add up before the gradients are exchanged; scale the loss.
         op: whether steps use the mean of the gradients, `Average`, or their sum, `Sum`; the default is the mean.
+        gradient_predivide_factor: what gradients are divided by before their exchange, and the mean is multiplied by
+            after it, such as to keep them in the range of float16 with `Compression.fp16`. Sums are float64: without
+            such a conversion it changes only the rounding.
         average: another way to say so.
         rule: the rule that combines the gradients instead, see `push_pull`; each gradient is one block. A rule that
             sees whole vectors gets all gradients of the step.
@@ -193,8 +223,7 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
         SpecError: names are missing or occur twice, or the rule cannot be used.
     """
-    if not isinstance(backward_passes_per_step, int) or backward_passes_per_step < 1:
-        raise SpecError(f"backward_passes_per_step must be a whole number from 1, not {backward_passes_per_step}")
+    _checked_passes(backward_passes_per_step)
     if isinstance(optimizer, _Distributed | _Asynchronous):
         raise SpecError("DistributedOptimizer has this optimizer already: call it once for each optimizer")
     if "step" in vars(optimizer):
@@ -211,7 +240,11 @@ def DistributedOptimizer(  # noqa: N802
     known = {parameter: name for name, parameter in pairs}
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
-    reduction = reduction_of(averages(average, op), rule, attack, seed, compression)
+    found = operation(average, op)
+    if found not in ("mean", "sum"):
+        raise SpecError(f"op is {found}: steps use the mean or the sum of gradients: use Average or Sum, or rule=")
+    reduction = reduction_of(found, rule, attack, seed, compression)
+    factor = _checked_factor(gradient_predivide_factor, reduction)
     if is_asynchronous() and compression not in (None, Compression.none):
         raise SpecError("asynchronous training adds the differences of weights: compression= is not for it")
     what = "weights" if is_asynchronous() else "gradient"
@@ -221,12 +254,34 @@ def DistributedOptimizer(  # noqa: N802
     own = {parameter: f"{prefix}/{known[parameter]}" for parameter in used}
     if is_asynchronous():
         return _asynchronously(optimizer, own, known, reduction)
-    gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression))
+    gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression), factor)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients, optimizer._known = gradients, known  # type: ignore[attr-defined]
     optimizer._loss = f"loss of optimizer {number}"  # type: ignore[attr-defined]
     return optimizer
+
+
+def _checked_passes(passes: int) -> int:
+    if not isinstance(passes, int) or passes < 1:
+        raise SpecError(f"backward_passes_per_step must be a whole number from 1, not {passes!r}")
+    return passes
+
+
+def _checked_factor(factor: float, reduction: Reduction) -> float:
+    """Return what gradients are divided by before their exchange.
+
+    Raises:
+        SpecError: it is no positive number, or there is no mean to multiply.
+    """
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not (factor > 0 and isfinite(factor)):
+        raise SpecError(f"gradient_predivide_factor is {factor!r}: give a positive number")
+    if factor != 1.0 and (reduction != "mean" or is_asynchronous()):
+        raise SpecError(
+            f"gradient_predivide_factor is {factor!r}, which is for the mean of gradients: leave it out, or leave out "
+            "op=Sum, rule=, attack=, a compressor and asynchronous training"
+        )
+    return factor
 
 
 def _asynchronously(

@@ -137,6 +137,21 @@ def local_size() -> int:
     return session().local_size
 
 
+def cross_rank() -> int:
+    """Return the number of this host among those that have a process with this `local_rank`."""
+    return session().cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have a process with this `local_rank`."""
+    return session().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Return whether each host has the same number of processes."""
+    return session().homogeneous
+
+
 def check_world(size: int | None = None, of: str = "torch.distributed", remedy: str = "") -> None:
     """Check that the session has all processes with which torch trains.
 

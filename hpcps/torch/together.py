@@ -78,7 +78,7 @@ class Together:
             torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
         self._tensors, given = tensors, [self._flat] if self._staged else tensors
         exchange = session().start(self._tensor, given, given, 0, absent, deferred and not self._staged)
-        self.pending = PendingTensor(exchange, tensors[0], tensors[0], "")
+        self.pending = PendingTensor(exchange, "", tensors[0], tensors[0])
         return exchange
 
     @torch.no_grad()

@@ -1,0 +1,130 @@
+"""The names of Horovod and BytePS that have no meaning here, and what to use instead of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hpcps.errors import SpecError
+
+
+class AbsentNames(NamedTuple):
+    """Names that `hpcps.torch` does not have, for one reason.
+
+    Attributes:
+        names: the names.
+        library: the library that has them.
+        instead: what to use instead, as the end of a sentence.
+    """
+
+    names: Sequence[str]
+    library: str
+    instead: str
+
+
+ABSENT = (
+    AbsentNames(["Adasum"], "Horovod", "use op=Average, or a rule with rule="),
+    AbsentNames(
+        ["join"],
+        "Horovod",
+        "all processes take the same steps: give each as many samples with DistributedSampler, or let all take as many "
+        "as the process with the fewest, int(allreduce(torch.tensor(len(loader)), op=Min))",
+    ),
+    AbsentNames(
+        ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set"],
+        "Horovod",
+        "all processes exchange with each other: leave out process_set=, or use groups of torch.distributed",
+    ),
+    AbsentNames(
+        ["SyncBatchNorm", "sync_batch_norm"],
+        "Horovod",
+        "each process has the statistics of its own batch: use torch.nn.GroupNorm, or torch.nn.SyncBatchNorm, which "
+        "needs torch.distributed and a GPU",
+    ),
+    AbsentNames(["alltoall", "alltoall_async"], "Horovod", "use allgather, and take the rows for this process"),
+    AbsentNames(
+        ["reducescatter", "reducescatter_async", "grouped_reducescatter", "grouped_reducescatter_async"],
+        "Horovod",
+        "use allreduce, and take the rows of this process",
+    ),
+    AbsentNames(
+        ["grouped_allgather", "grouped_allgather_async"],
+        "Horovod",
+        "call allgather_async for each tensor, and then synchronize for each handle",
+    ),
+    AbsentNames(
+        ["sparse_allreduce_async"], "Horovod", "tensors are dense: use sparse=False, or allreduce_async(x.to_dense())"
+    ),
+    AbsentNames(
+        ["elastic"],
+        "Horovod",
+        "a launch keeps its processes: save checkpoints, and start the script again, such as with torchrun "
+        "--max-restarts",
+    ),
+    AbsentNames(
+        ["suspend", "resume"],
+        "BytePS",
+        "a launch keeps its processes: save checkpoints, and start the script again, such as with torchrun "
+        "--max-restarts",
+    ),
+    AbsentNames(["HorovodInternalError"], "Horovod", "an exchange that fails raises hpcps.errors.RunError"),
+    AbsentNames(["start_timeline", "stop_timeline"], "Horovod", "start the script with `hpcps launch --trace`"),
+    AbsentNames(
+        ["mpi_threads_supported"],
+        "Horovod",
+        "ask MPI: mpi4py.MPI.Query_thread() == mpi4py.MPI.THREAD_MULTIPLE",
+    ),
+    AbsentNames(
+        ["functions"], "Horovod", "import broadcast_parameters, broadcast_object and the others from hpcps.torch"
+    ),
+    AbsentNames(["check_extension"], "Horovod", "hpcps.torch has no compiled extension: leave it out"),
+    AbsentNames(["num_rank_is_power_2"], "Horovod", "it is for Adasum: leave it out"),
+    AbsentNames(
+        ["handle_average_backwards_compatibility", "get_average_backwards_compatibility_fun"],
+        "Horovod",
+        "give average= or op= to allreduce",
+    ),
+    AbsentNames(
+        [
+            "HorovodAllreduce",
+            "HorovodGroupedAllreduce",
+            "HorovodAllgather",
+            "HorovodGroupedAllgather",
+            "HorovodBroadcast",
+            "HorovodAlltoall",
+            "HorovodReducescatter",
+            "HorovodGroupedReducescatter",
+        ],
+        "Horovod",
+        "allreduce, allgather and broadcast are differentiable themselves",
+    ),
+    AbsentNames(
+        ["BytePSPushPull", "BytePSAllgather"], "BytePS", "push_pull and allgather are differentiable themselves"
+    ),
+    AbsentNames(
+        ["cross_barrier", "CrossBarrier"], "BytePS", "a step waits for all gradients: use DistributedOptimizer"
+    ),
+    AbsentNames(
+        ["push_pull_group_sync_inplace", "byteps_torch_set_num_grads"],
+        "BytePS",
+        "DistributedDataParallel combines the gradients of a backward pass at its end",
+    ),
+    AbsentNames(["send_async", "recv_async"], "BytePS", "use torch.distributed.isend and irecv"),
+    AbsentNames(
+        ["batched_fuse_", "batched_unfuse_", "batched_zero_"],
+        "BytePS",
+        "use torch._foreach_copy_ and torch._foreach_zero_; small tensors travel together by themselves",
+    ),
+    AbsentNames(
+        ["delay_compensation_", "dc_adam_"], "BytePS", "asynchronous steps use gradients as they are: leave it out"
+    ),
+)
+"""All of them; the page on own scripts has this table."""
+
+
+def absent(name: str) -> SpecError | None:
+    """Return the error of a name that `hpcps.torch` does not have; None if neither library has it."""
+    for row in ABSENT:
+        if name in row.names:
+            return SpecError(f"hpcps.torch has no {name}, a name of {row.library}: {row.instead}")
+    return None
