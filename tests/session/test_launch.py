@@ -42,13 +42,24 @@ if mode.startswith("early") and os.environ["RANK"] == "1": sys.exit(int(mode[-1]
 if mode == "late" and os.environ["RANK"] == "1": time.sleep(4)
 session = join_launch(1.0 if mode == "late" else 600.0)
 ending = ScriptEnding(session)
-def exchange(name, size):
+def exchange(name, size, reduction="sum", given=True):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
-    tensor = session.declare(Declaration(name, "float32", ((size,),), "sum"))
+    tensor = session.declare(Declaration(name, "float32", ((size,),), reduction))
     target = np.zeros(4 * size, np.uint8)
-    session.wait(session.start(tensor, [data.view(np.uint8)], [target]))
+    session.wait(session.start(tensor, [data.view(np.uint8)] if given else None, [target]))
     return target.view(np.float32)
 exchange("first", 10)
+if mode == "none":
+    reductions = "min", "max", "product", "broadcast"
+    for size in (2, 700_001):
+        found = [float(exchange(f"{name} {size}", size, name, session.rank == 1 or name != "broadcast")[1])
+                 for name in reductions]
+        assert found == [1.0, 3.0, 6.0, 2.0], found
+        rows, every = np.full((session.rank * size, 3), session.rank, np.uint8), []
+        tensor = session.declare(Declaration(f"rows {size}", "int8", ((1, 3),), "gather"))
+        session.wait(session.start(tensor, rows, every))
+        assert [part.shape for part in every] == [(k * size, 3) for k in range(3)]
+        assert all((part == k).all() for k, part in enumerate(every))
 if mode == "input": assert sys.stdin.read() == ""
 if session.rank == 1:
     if mode == "raise": raise ValueError("boom")

@@ -10,6 +10,7 @@ import importlib
 import math
 import pickle
 import timeit
+from unittest.mock import MagicMock, patch
 
 import pytest
 from forked import fork
@@ -23,6 +24,8 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import hpcps.torch as hvd  # noqa: E402
 from hpcps.errors import RunError, SpecError  # noqa: E402
+from hpcps.protocol.messages import Peer  # noqa: E402
+from hpcps.session.session import Session  # noqa: E402
 from hpcps.torch.compatibility import ABSENT  # noqa: E402
 
 bps = hvd
@@ -202,6 +205,17 @@ def test_operations_factors_and_groups_of_allreduce(processes):
         assert isinstance(hvd.mpi_built(), bool)
 
     everywhere(processes, body)
+
+
+@pytest.mark.parametrize(("rank", "wanted"), [(0, (0, 2, 0, 2)), (1, (1, 2, 0, 1)), (2, (0, 1, 1, 2))])
+def test_the_ranks_within_and_across_hosts(rank, wanted):
+    hosts, group = ["one", "one", "two"], MagicMock(rank=rank)
+    group.backoff.return_value.longest = 1.0
+    group.collect.return_value = [f"{host} False" for host in hosts]
+    with patch("socket.gethostname", lambda: hosts[rank]):
+        found = Session(group, [Peer("worker", k) for k in range(3)])
+    assert (found.local_rank, found.local_size, found.cross_rank, found.cross_size) == wanted
+    assert not found.homogeneous
 
 
 def test_bad_input_names_the_tensor_and_the_remedy():
@@ -416,6 +430,7 @@ def mnist_of_byteps():
     )
     bps.broadcast_parameters(model.state_dict(), root_rank=0, prefix="Parameter.")
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert any(name.startswith("Parameter.0.weight ") for name in bps.state.session().declared)
     steps = 64 // bps.size() // 8
     for step in range(steps):
         x, y = own_samples(bps.rank(), step)
