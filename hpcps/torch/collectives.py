@@ -30,6 +30,7 @@ from hpcps.torch.exchange import (
     named,
     number_of_call,
     sparse,
+    take_name,
 )
 from hpcps.torch.state import rank, session, size
 
@@ -265,4 +266,6 @@ def _begin_gather(tensor: Tensor, name: str | None) -> _PendingGather:
     values = bytes_of(on_host(tensor).clone()).reshape(len(tensor), row.nbytes)
     found: list[Bytes] = []
     exchange = session().start(declaration, values, found, number_of_call(form) if form else 0)
+    if unnamed:
+        take_name(unnamed)
     return _PendingGather(exchange, unnamed, found, tensor)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -49,11 +49,6 @@ class PendingExchange:
 
     exchange: TensorExchange
     unnamed: str
-
-    def __post_init__(self) -> None:
-        """Take the name."""
-        if self.unnamed:
-            _unnamed.add(self.unnamed)
 
     def done(self) -> bool:
         """Return whether its result has come."""
@@ -256,7 +251,7 @@ def begin(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
         )
     call = number_of_call(form) if form else 0
-    if output.is_conj() or output.is_neg():  # its memory has other values than it
+    if source and (output.is_conj() or output.is_neg()):  # its memory has other values than it
         tensor, target = tensor.resolve_conj().resolve_neg(), torch.empty_like(output)
     if not found.divided:
         exchange = session().start(found, [tensor] if given else None, [target], call, absent, deferred)
@@ -265,6 +260,8 @@ def begin(
             target = torch.empty(output.shape, dtype=output.dtype)
         values = [bytes_of(on_host(tensor))] if given else None
         exchange = session().start(found, values, [bytes_of(target)], call, absent, deferred)
+    if unnamed:
+        take_name(unnamed)
     return PendingTensor(exchange, unnamed, output, target)
 
 
@@ -293,8 +290,10 @@ def push_pull_async(
 
     See `push_pull`. The tensor may be changed as soon as this returns.
     """
-    _refuse_order(version, priority)
-    return combine_async(tensor, operation_of(average), name, rule)
+    if version or priority:
+        _refuse_order(version, priority)
+    copy = copied(checked(tensor))
+    return kept(begin(copy, copy, name, reduction_of(operation_of(average), rule)))
 
 
 def push_pull_async_inplace(
@@ -307,8 +306,9 @@ def push_pull_async_inplace(
     rule: object = None,
 ) -> int:
     """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    _refuse_order(version, priority)
-    return combine_async(tensor, operation_of(average), name, rule, in_place=True)
+    if version or priority:
+        _refuse_order(version, priority)
+    return kept(begin(checked(tensor), tensor, name, reduction_of(operation_of(average), rule)))
 
 
 def push_pull_inplace(
@@ -357,7 +357,8 @@ def push_pull(
         RunError: the processes give different tensors, synchronize tensors without a name in orders that would mix
             them, or one of them has ended; the message names it and the tensor.
     """
-    _refuse_order(version, priority)
+    if version or priority:
+        _refuse_order(version, priority)
     return combine(tensor, operation_of(average), name, compression, rule)
 
 
@@ -380,29 +381,6 @@ def combine(
     return begin(copy, copy, name, reduction, compression=conversion(compression)).finish()
 
 
-def combine_async(
-    tensor: Tensor,
-    operation: str,
-    name: str | None,
-    rule: object = None,
-    factors: tuple[float, float] = (1.0, 1.0),
-    *,
-    in_place: bool = False,
-) -> int:
-    """Begin `combine`; return a handle.
-
-    Args:
-        tensor: the tensor.
-        operation: the operation.
-        name: its name.
-        rule: a rule in place of the mean.
-        factors: what the tensor is multiplied by before and after the operation.
-        in_place: whether the tensor gets the result, else a copy.
-    """
-    output = checked(tensor) if in_place else copied(checked(tensor))
-    return kept(scaled(output, name, reduction_of(operation, rule), factors))
-
-
 def scaled(
     output: Tensor,
     name: str | None,
@@ -415,10 +393,11 @@ def scaled(
     Raises:
         SpecError: a factor is no finite number, or is for a tensor of integers.
     """
+    if factors == (1.0, 1.0):
+        return begin(output, output, name, reduction, compression=compression)
     check_factors(output, name, factors)
-    if factors[0] != 1.0:
-        with torch.no_grad():
-            output.mul_(factors[0])
+    with torch.no_grad():
+        output.mul_(factors[0])
     pending = begin(output, output, name, reduction, compression=compression)
     pending.factor = factors[1]
     return pending
@@ -461,18 +440,18 @@ class _Combine(torch.autograd.Function):
         return combine(gradient, ctx.operation, name, ctx.compression), None, None, None
 
 
-def _refuse_order(version: int, priority: int) -> None:
-    """Refuse what BytePS's arguments may say of the order of exchanges.
+def _refuse_order(version: int, priority: int) -> NoReturn:
+    """Refuse what BytePS's arguments say of the order of exchanges.
 
     Raises:
-        SpecError: they are not 0.
+        SpecError: always; the message names what is not 0.
     """
     reasons = {
         "priority": (priority, "exchanges go in the order in which they begin"),
         "version": (version, "the exchanges of a tensor go one after another"),
     }
-    if wrong := [f"{name} is {value!r}: {why}: leave it out" for name, (value, why) in reasons.items() if value != 0]:
-        raise SpecError("; ".join(wrong))
+    wrong = [f"{name} is {value!r}: {why}: leave it out" for name, (value, why) in reasons.items() if value]
+    raise SpecError("; ".join(wrong))
 
 
 def checked(tensor: Tensor) -> Tensor:
@@ -515,6 +494,11 @@ def free_name(form: str) -> str:
     """
     names = (f"{form} {number}" for number in count())
     return next(name for name in names if name not in _unnamed)
+
+
+def take_name(name: str) -> None:
+    """Note that an exchange under way has a name of `free_name`."""
+    _unnamed.add(name)
 
 
 def number_of_call(form: str) -> int:

@@ -16,7 +16,6 @@ from hpcps.torch.exchange import (
     check_factors,
     checked,
     combine,
-    combine_async,
     copied,
     kept,
     operation_of,
@@ -87,7 +86,8 @@ def allreduce_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Begin an `allreduce`; return a handle for `synchronize` and `poll`."""
-    return combine_async(tensor, operation(average, op), name, factors=(prescale_factor, postscale_factor))
+    copy, factors = copied(checked(tensor)), (prescale_factor, postscale_factor)
+    return kept(scaled(copy, name, reduction_of(operation(average, op), None), factors))
 
 
 def allreduce_(
@@ -114,7 +114,7 @@ def allreduce_async_(
 ) -> int:
     """Begin an `allreduce` in place; return a handle. The tensor must not be used until `synchronize` returns."""
     factors = (prescale_factor, postscale_factor)
-    return combine_async(tensor, operation(average, op), name, factors=factors, in_place=True)
+    return kept(scaled(checked(tensor), name, reduction_of(operation(average, op), None), factors))
 
 
 @dataclass(frozen=True, slots=True)
