@@ -26,7 +26,8 @@ def lines(play: Play, event: str, process: str = "server-0") -> list[dict[str, o
 
 
 def pid_of(play: Play, process: str) -> int:
-    """Return the id of the process that has a role now."""
+    """Return the id of the process that has a role now; rounds begin without a worker that is slow to start."""
+    within(120, lambda: lines(play, "start", process), lambda: f"a start of {process}\n{play.text}")
     return int(lines(play, "start", process)[-1]["pid"])
 
 
