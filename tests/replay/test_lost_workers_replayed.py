@@ -161,6 +161,19 @@ def test_the_record_of_a_lost_worker_may_end_before_its_messages(done, tmp_path)
     assert_equal(done, tmp_path / "replay")
 
 
+@pytest.mark.parametrize("repair", [0.3, 3600])
+def test_a_worker_that_was_killed_before_its_first_line(repair, tmp_path):
+    """It has sent nothing; the run may end without a record of it."""
+    run = survivors({"process": "worker-2", "at": [0.01], "repair": repair})
+    directory = run_here(run, tmp_path / "run")
+    own = lines(directory, "worker-2")
+    if len(own) == 1:
+        record(directory, "worker-2").unlink()
+    else:
+        directory = changed(directory, tmp_path, "worker-2", lambda found: found[1:])
+    assert_equal(directory, tmp_path / "replay")
+
+
 def first(event):
     """Return what finds the first line of an event."""
     return lambda line: line["event"] == event

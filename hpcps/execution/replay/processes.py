@@ -20,7 +20,7 @@ from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.records.attempts import Attempt, DifferenceError
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.evaluation import DIED
-from hpcps.records.files import prefix_of, record_file
+from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.spec.schema import Run
@@ -94,7 +94,8 @@ class Processes:
         if isinstance(role, EvaluatorRole):
             role.evaluations = ReplayedEvaluations(role.evaluations, attempt.following(DIED))
         if incarnation:
-            part = CheckpointPart(State(), prefix_of(record_file(directory.path, str(peer))), 0.0)
+            file = record_file(directory.path, str(peer))  # there is none if no predecessor wrote a line
+            part = CheckpointPart(State(), prefix_of(file) if file.exists() else Prefix(0), 0.0)
         elif self._position is not None and peer != EVALUATOR:
             part = Resume(directory, self._run, (peer,)).part(self._position, peer)
             if problem := restore_role(role, part):
