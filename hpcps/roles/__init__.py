@@ -14,6 +14,7 @@
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `asynchronous/`: server, validator, worker and adversary without rounds; the log of the servers
 - `collective/`: workers without servers: a ring, or Allreduce
+- `replacement`: how a combiner replaces a lost worker, and how the replacement begins
 - `checks`: checks that a message must pass
 - `resources`: the part of a machine that a role may use
 - `checkpointing`: how the processes of a run write a checkpoint

@@ -28,6 +28,7 @@ BESIDE = {
     "hpcps/aggregation/outcomes.py": "counts for the record",
     "hpcps/aggregation/encoding.py": "encodes and decodes the update, if there is a compressor",
     "hpcps/roles/messaging_role.py": "what roles that exchange messages have in common",
+    "hpcps/roles/replacement.py": "where replacements of lost workers begin; here there are none",
     "hpcps/roles/stages.py": "the stages of roles, and what leads from one to the next",
     "hpcps/roles/sync/announcements.py": "what is said with a model: epochs, checkpoints, the end",
     "hpcps/roles/sync/readers.py": "who gets the models; all, without a quorum",

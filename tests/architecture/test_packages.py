@@ -224,10 +224,10 @@ def test_figures_are_named_in_experiment_files_only():
 
 
 LISTED = {
-    "aggregation", "attacks", "compression", "data", "execution", "execution/simulation", "execution/sweep",
-    "figures", "kvstore", "launch", "library", "numerics", "numerics/kernels", "protocol", "protocol/messages",
-    "records", "records/trace", "registry", "roles", "roles/asynchronous", "roles/sync", "roles/update",
-    "rules", "session", "spec", "spec/checks", "torch", "training", "training/pytorch", "transport",
+    "aggregation", "attacks", "compression", "data", "execution", "execution/replay", "execution/simulation",
+    "execution/sweep", "figures", "kvstore", "launch", "library", "numerics", "numerics/kernels", "protocol",
+    "protocol/messages", "records", "records/trace", "registry", "roles", "roles/asynchronous", "roles/sync",
+    "roles/update", "rules", "session", "spec", "spec/checks", "torch", "training", "training/pytorch", "transport",
     "transport/pslite", "transport/shared_memory",
 }  # fmt: skip
 """The packages whose docstrings list their modules, because there are many or their names do not say enough."""

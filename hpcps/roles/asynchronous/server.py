@@ -225,8 +225,9 @@ class AsyncServer(MessagingRole):
             except ValueError as error:
                 reason = str(error)
             else:
-                self._positions.sent(source, entry.position)
-                self._positions.count(source)
+                if entry.position is not None:
+                    self._positions.sent(source, entry.position)
+                    self._positions.count(source)
                 yield from self._log_entry(entry, shard)
                 return
         yield from self._refuse(source, reason)

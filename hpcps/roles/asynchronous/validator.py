@@ -204,7 +204,8 @@ class AsyncValidator(TrainingRole):
             yield SetDeadline(tuple(peer for peer in self._share if peer not in self._lost))
             return
         entry = self._queue.popleft()
-        self._count(entry)
+        if entry.position is not None:
+            self._count(entry)
         if entry.kind is EntryKind.ABSENT:
             self._absent.append(entry.reader.index)
             if self._answers(entry):

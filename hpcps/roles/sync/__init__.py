@@ -1,7 +1,6 @@
 """The synchronous protocol: rounds that everyone agrees on.
 
 - `worker`: the worker
-- `replacement`: the replacement of a lost worker
 - `partitions`: how a role sends the partitions of a round, and how a combiner collects them
 - `validator`: the validator
 - `server`: the server
