@@ -10,7 +10,6 @@ from installed import BACKEND
 from hpcps.execution import role_driver
 from hpcps.execution.inprocess import run_in_process
 from hpcps.records.run_directory import RunDirectory
-from hpcps.spec.identity import run_id
 from hpcps.spec.schema import Run
 
 
@@ -34,13 +33,14 @@ def small(**tables):
     return Run.model_validate(run)
 
 
-def play(run, folder, crash_at=None, stop=lambda: False, crash_when=lambda: False):
+def play(run, folder, crash_at=None, stop=lambda: False, crash_when=lambda: False, name="small"):
     """Play a run; return whether it is done.
 
-    Its process is gone at the step `crash_at`, or at the first one at which `crash_when` returns true.
+    Its process is gone at the step `crash_at`, or at the first one at which `crash_when` returns true. The run's id is
+    `name`.
     """
     directory = RunDirectory(folder)
-    directory.create({"run_id": run_id(run), "run": run.model_dump(mode="json")})
+    directory.create({"run_id": name, "run": run.model_dump(mode="json")})
     step, steps = role_driver.RoleDriver.take, 0
 
     def counted(self):
@@ -54,7 +54,7 @@ def play(run, folder, crash_at=None, stop=lambda: False, crash_when=lambda: Fals
         patch.setattr(role_driver.RoleDriver, "take", counted)
         patch.setattr(role_driver, "_ASK_EVERY", -1.0)
         try:
-            return run_in_process(run.identified(run_id(run)), directory, stop)
+            return run_in_process(run.identified(name), directory, stop)
         except Crash:
             return False
 

@@ -5,9 +5,9 @@ import random
 import shutil
 from pathlib import Path
 
+import interrupted
 import pytest
 from executed import run_here
-from interrupted import play
 from recorded import lines, record, replayed
 from survive.test_lost_workers import STEP, survivors
 
@@ -15,6 +15,12 @@ from hpcps.execution.replay.driver import ReplayDriver
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.replacement import Positions
 from hpcps.roles.sync.quorum import QuorumCollector
+from hpcps.spec.identity import run_id
+
+
+def play(run, folder, **options):
+    """Play a run that a replay can identify."""
+    return interrupted.play(run, folder, name=run_id(run), **options)
 
 
 def failing(often=0.8, noticed=0.03, repair=0.1, seed=1, **tables):
