@@ -150,6 +150,7 @@ def test_a_cell_with_some_of_its_runs_has_a_mark_and_its_rule_no_score():
     assert texts(dict(draw_grid([study], PlotOptions()))["grid_worst"])[1] == "negative, scale 6*"
 
 
+@pytest.mark.thorough
 def test_seeds_that_have_not_begun_count_as_missing():
     whole = a_table()
     first = whole.drop_duplicates("run_id")
