@@ -220,7 +220,7 @@ def _plot_goodput(what: str, args: argparse.Namespace) -> int:
     from hpcps.records.goodput import goodput
     from hpcps.records.run_directory import RunDirectory
 
-    none = "no run of {} has closed a round that may lose workers: `survive.workers` permits that"
+    none = "no run of {} has closed a round that may lose workers: it must be synchronous, with survive.workers = true"
     run = _one_run(what, args.results, lambda path: goodput(RunDirectory(path)) is not None, none)
     directory = RunDirectory(run)
     if (found := goodput(directory)) is None:

@@ -134,16 +134,16 @@ def _share(args: argparse.Namespace, name: str, unfinished: Unfinished) -> int:
 
     def wait(busy: Sequence[Point]) -> bool:
         nonlocal status, waits
-        if not waits:
-            others = ", ".join(f"{point.run_id} ({point.label})" for point in busy)
-            print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
-            waits = True
-        if args.until is not None and time.monotonic() > args.until:
-            over = f"time is nearly over, but another hpcps still executes {len(busy)} of the runs"
-            print(f"{name}: {over}", flush=True)
-            status = ExitStatus.SUSPENDED
-            return False
         with stops_of() as stops:
+            if not waits:
+                others = ", ".join(f"{point.run_id} ({point.label})" for point in busy)
+                print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
+                waits = True
+            if args.until is not None and time.monotonic() > args.until:
+                over = f"time is nearly over, but another hpcps still executes {len(busy)} of the runs"
+                print(f"{name}: {over}", flush=True)
+                status = ExitStatus.SUSPENDED
+                return False
             time.sleep(INTERVAL)
         status = 128 + stops[0] if stops else status
         return not stops

@@ -22,7 +22,7 @@ from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
 from hpcps.execution.observer import Observer
 from hpcps.execution.process_context import ProcessContext, compare, tracing
-from hpcps.execution.resume import Resume, restore_role
+from hpcps.execution.resume import Resume, lines_before, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
 from hpcps.execution.stopwatch import Stopwatch
@@ -36,7 +36,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.display import ProgressDisplay
-from hpcps.records.files import Prefix, prefix_of, record_file
+from hpcps.records.files import record_file
 from hpcps.records.provenance import kernels, machine, of_all, provenance, provenance_of, source_state
 from hpcps.records.status import SweepProgress
 from hpcps.records.trace.clocks import Clocks
@@ -166,11 +166,9 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
         with _confined():
             resources = Resources(private, private, private, context.threads, None)
             role = make_role(context.run, peer, resources, group.incarnation)
-        own = record_file(context.directory.path, str(peer))
         leads = record_file(context.directory.path, str(plan.world[group.leader]))
         attempt = max(1, last_attempt(leads))
-        # Its predecessor may have been lost before its first line of this attempt.
-        lines = prefix_of(own) if last_attempt(own) == attempt else Prefix(0)
+        lines = lines_before(context.directory, context.run, peer, attempt)
         part = CheckpointPart(State(), lines, elapsed_in(leads))
     except Exception as error:
         context.report(None, "start", error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from hpcps.errors import HpcpsError, text_of
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.files import record_file
+from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import last_attempt
 from hpcps.roles.events import Role
@@ -92,10 +93,30 @@ class Resume:
         """Return the part of a lost worker: it goes on where its combiner says."""
         combiner, *_ = self._roster.combiners_of(worker.index)
         part = self._checkpoints.read(position, str(combiner))
-        place = part.state.part("membership").facts.get(str(worker))
-        lines = self._checkpoints.record_until(place["data"][0] if place else 0, str(worker))
+        place = part.state.facts.get("positions", {}).get(str(worker))
+        steps = place["data"][0] if place else 0
+        lines = self._checkpoints.record_until(steps, str(worker))
         state = State(facts={"round": position, "position": place})
         return CheckpointPart(state, lines, part.elapsed, of_lost=True)
+
+
+def lines_before(directory: RunDirectory, run: Run, worker: Peer, attempt: int) -> Prefix:
+    """Return the lines of the record of a lost worker that stay valid for its replacement.
+
+    Args:
+        directory: the folder of the run.
+        run: the run.
+        worker: the worker.
+        attempt: the number of the attempt.
+    """
+    own = record_file(directory.path, str(worker))
+    if last_attempt(own) == attempt:
+        return prefix_of(own)
+    # It was lost before its first line of this attempt, which the last checkpoint therefore precedes or does without.
+    with suppress(HpcpsError):
+        for position in directory.checkpoints.positions()[:1]:
+            return Resume(directory, run, (worker,)).part(position, worker).record
+    return Prefix(0)
 
 
 def restore_role(role: Role | None, part: CheckpointPart | None) -> str:

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+Position = dict[str, list[int]]
+"""Where a worker is in its data and its random streams, by name; see the message `Update`."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -58,7 +61,7 @@ def restore_generators(generators: Mapping[str, np.random.Generator], state: Sta
         generator.bit_generator.state = state.facts[name]
 
 
-def stream_positions(generators: Mapping[str, np.random.Generator]) -> dict[str, list[int]]:
+def stream_positions(generators: Mapping[str, np.random.Generator]) -> Position:
     """Return what distinguishes generators of `hpcps.seeds` from new ones of the same streams, as numbers."""
     states = {name: _listed(generator.bit_generator.state) for name, generator in generators.items()}
     return {

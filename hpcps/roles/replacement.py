@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Position, State
 from hpcps.protocol.messages import Flag, ModelPartition, ModelReply, Peer, TakePart
 from hpcps.protocol.received import Lost, Received, Replaced
 from hpcps.roles.asynchronous.worker import AsyncWorker
@@ -12,9 +12,6 @@ from hpcps.roles.events import Effect, Event, Record, Send, SetDeadline, Start
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
-
-Position = dict[str, list[int]]
-"""Where a worker is in its data and in its random streams, see `Update.position`."""
 
 
 class Positions:
@@ -47,8 +44,8 @@ class Positions:
         self._counted = {Peer.parse(name): position for name, position in state.facts.items()}
 
 
-def loss(lost: Lost, **fields: object) -> Record:
-    """Return the line of a combiner that goes on without a worker."""
+def record_loss(lost: Lost, **fields: object) -> Record:
+    """Return what a combiner records when it goes on without a worker."""
     ago = round(lost.arrived - lost.since, 6)
     return Record("lost", {"process": str(lost.peer), "cause": lost.cause, **fields, "ago": ago})
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import Kept, State
+from hpcps.numerics.state import Kept, Position, State
 from hpcps.protocol.messages import Peer
 from hpcps.roles.events import Compute, Computed, Effect, Event, Now, Pause, Resumed
 from hpcps.roles.model_inbox import ModelInbox
@@ -50,7 +50,7 @@ class Worker(TrainingRole):
         else:
             super().restore(state)
 
-    def go_to(self, round: int, position: dict[str, list[int]] | None) -> None:
+    def go_to(self, round: int, position: Position | None) -> None:
         """Wait for the model of a round in the place of a lost worker.
 
         Args:
@@ -63,7 +63,7 @@ class Worker(TrainingRole):
             self._packer.go_to(position)
         self._training.resume(round, 0)
 
-    def position(self) -> dict[str, list[int]] | None:
+    def position(self) -> Position | None:
         """Return where a replacement goes on after the present update, if the run survives the loss of workers."""
         return {"data": self._trainer.position(), **self._packer.position()} if self._run.survive.workers else None
 

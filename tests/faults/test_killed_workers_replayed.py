@@ -48,6 +48,14 @@ def settings(chance: random.Random) -> dict[str, Any]:
         keys["communication.compression.direction"] = direction
     if chance.random() < 0.3:
         keys |= {f"heterogeneity.delay.{key}": value for key, value in DELAYED.items()}
+    mode = chance.choice(["all workers", "a quorum", "asynchronous"])
+    if mode == "asynchronous":
+        # A lost worker may have sent its update to some of several servers only.
+        keys["topology.validators"] = validators or int(keys["topology.servers"] > 1)
+        keys |= {"train.mode": "async", "validation.rule.kind": "naive_async"}
+        keys["asynchronous.absent"] = chance.choice(["reset", "accumulate"])
+    elif mode == "a quorum" and workers >= 2 * max(validators, 1):
+        keys |= {"train.quorum": 0.5, "train.late": chance.choice(["next", "drop"])}
     return keys
 
 
@@ -85,7 +93,7 @@ def run_and_replay(
     paced = f'[[heterogeneity.classes]]\nname = "paced"\nworkers = {workers}\nseconds = 0.1'
     file.write_text(small_experiment("killed", keys, paced))
     play = start(file=file)
-    play.until(round=1)
+    play.until("worker-0", round=1)
     killed = kill_workers(play, chance, seconds, pauses)
     if interruption is not None and play.process.poll() is None:
         play.process.send_signal(interruption) if interruption is signal.SIGTERM else os.kill(
@@ -93,7 +101,7 @@ def run_and_replay(
         )
         assert play.end(120) > 0, play.text
         play = start(file=file)
-        play.until(round=1)
+        play.until("worker-0", round=1)
         killed += kill_workers(play, chance, seconds, pauses)
     assert play.end(300) == 0, play.text
     assert_quiet(play.text)

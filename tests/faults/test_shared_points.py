@@ -86,16 +86,17 @@ def test_it_can_be_stopped_while_it_waits_and_heeds_its_walltime(
 ) -> None:
     claim = directory.claim()
     assert claim is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        play = waiting(start, directory)
-        os.kill(play.process.pid, number)
-        assert play.end() == 128 + number
-    brief = (*BRIEF, "--set", "checkpoint.margin=1", "--walltime", "2")
-    play = start(*brief, "--set", "checkpoint.successors=1")
-    assert play.end() == 75
-    assert "time is nearly over, but another hpcps still executes 1 of the runs" in play.text
-    assert start(*brief).end() == 1
-    claim.close()
+    with claim:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            play = waiting(start, directory)
+            os.kill(play.process.pid, number)
+            # While it tries again to claim the run, TERM ends it directly, which is the same for a shell.
+            assert play.end() in (128 + number, -number)
+        brief = (*BRIEF, "--set", "checkpoint.margin=1", "--walltime", "2")
+        play = start(*brief, "--set", "checkpoint.successors=1")
+        assert play.end() == 75
+        assert "time is nearly over, but another hpcps still executes 1 of the runs" in play.text
+        assert start(*brief).end() == 1
 
 
 def test_what_nobody_plays_is_played_before_the_wait(start: Callable[..., Play], experiment: Path) -> None:

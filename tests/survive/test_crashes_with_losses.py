@@ -6,7 +6,10 @@ import pytest
 from interrupted import model, play, play_through
 from survive.test_lost_workers import STEP, survivors
 
+from hpcps.execution.resume import lines_before
+from hpcps.protocol.messages import Peer
 from hpcps.records.files import read_lines
+from hpcps.records.run_directory import RunDirectory
 from hpcps.seeds import generator
 
 
@@ -116,3 +119,29 @@ def test_a_run_that_lacks_a_worker_stops_at_a_checkpoint(repair, there, validato
     assert not play(run, tmp_path, stop=lambda: '"event": "lost"' in decider.read_text())
     assert ("worker-2" in of_checkpoint(tmp_path, 4)) == there
     goes_on(run, tmp_path)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_lines_before_a_replacement_whose_predecessor_wrote_none_stay_valid(lost, tmp_path):
+    """The run resumes, and worker 2 is killed before its first line: those before the checkpoint still count."""
+    run = survivors({"process": "worker-2", "at": [0.5], "repair": 3600}, validators=1)
+    decider = tmp_path / "records" / "validator-0.jsonl"
+    assert not play(run, tmp_path, stop=lambda: not lost or '"event": "lost"' in decider.read_text())
+    rounds = len(valid(tmp_path, "worker-2", "round"))
+    directory, worker = RunDirectory(tmp_path), Peer("worker", 2)
+    kept = lines_before(directory, run.identified("small"), worker, attempt=2).lines
+    found = read_lines(tmp_path / "records" / "worker-2.jsonl").lines[:kept]
+    assert sum(line["event"] == "round" for line in found) == rounds
+    assert lines_before(directory, run.identified("small"), worker, attempt=1).lines >= kept
+    directory.checkpoints.clear()
+    assert lines_before(directory, run.identified("small"), worker, attempt=2).lines == 0
+
+
+def test_a_late_worker_is_lost_while_the_run_stops(tmp_path):
+    """The round ends without worker 3 at 0.2 s; the checkpoint waits for its answer, which is due at 1 s."""
+    tables = {"heterogeneity": speeds(w0=0.1, w1=0.1, w2=0.1, w3=0.5), "simulation": {"step": {"kind": "none"}}}
+    run = survivors({"process": "worker-3", "at": [0.5]}, train={"quorum": 0.5, "late": "next"}, **tables)
+    assert not play(run, tmp_path, stop=lambda: True)
+    assert "worker-3" not in of_checkpoint(tmp_path, 1)
+    assert [line["event"] for line in valid(tmp_path, "server-0", "lost")] == ["lost"]
+    assert play(run, tmp_path)

@@ -4,7 +4,7 @@ import pytest
 from executed import lines, run_here
 from interrupted import play, play_through
 from survive.test_crashes_with_losses import of_checkpoint, valid
-from survive.test_lost_workers import STEP, survivors
+from survive.test_lost_workers import STEP, drawn_costs, drawn_failures, survivors
 
 from hpcps.records.run_directory import RunDirectory
 from hpcps.seeds import generator
@@ -85,20 +85,9 @@ def test_random_failures(seed, tmp_path):
     """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
     draw = generator(seed, "worker", 0, "survive")
     validators, servers = ((0, 1), (1, 1), (2, 2), (3, 1), (1, 3))[seed % 5]
-    failures = {
-        "every": float(draw.uniform(0.3, 3.0)),
-        "noticed": float(draw.choice([0.0, 0.03, 0.4])),
-        "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
-    }
+    failures = drawn_failures(draw)
     tables = {
-        "simulation": {
-            "step": {"kind": "uniform", "low": 0.01, "high": 2 * STEP},
-            "apply": {"call": float(draw.choice([0.0, 0.05]))},
-            "remote": {"latency": float(draw.choice([0.0, 0.02]))},
-            "local": {"latency": float(draw.choice([0.0, 0.02]))},
-            "messages": {"send": float(draw.choice([0.0, 0.03]))},
-            "hosts": int(draw.integers(1, 4)),
-        },
+        "simulation": drawn_costs(draw, 2 * STEP),
         "communication": {"participation": float(draw.choice([1.0, 0.7])), "skip_rate": 0.2},
         "asynchronous": {"absent": "reset", "updates_per_refresh": str(draw.choice(["share", "queued"]))},
         "checkpoint": {"every": int(draw.integers(0, 3))},
@@ -154,6 +143,23 @@ def test_a_checkpoint_has_the_part_of_a_replacement(tmp_path):
     assert not play(run, tmp_path, stop=lambda: '"round"' in record.read_text().partition('"incarnation": 1')[2])
     (position,) = (tmp_path / "checkpoints").iterdir()
     assert "worker-2" in of_checkpoint(tmp_path, int(position.name))
+
+
+@pytest.mark.parametrize("validators", [0, 1])
+def test_steps_that_no_update_has_are_taken_again(validators, tmp_path):
+    """A worker that is absent goes on training; what is lost with it enters no update, and no step enters two."""
+    keys = {"asynchronous": {"absent": "accumulate"}, "communication": {"participation": 0.4}}
+    run = asynchronous({"process": "worker-2", "every": 0.7}, validators=validators, **keys)
+    run_here(run, tmp_path)
+    assert len(lines(tmp_path, "validator-0" if validators else "server-0", "replaced")) > 1
+    applied = 0
+    for line in lines(tmp_path, "worker-2"):
+        if line["event"] == "start":
+            step = applied
+        elif line["event"] == "round":
+            assert line["step"] == step + 2, "it goes on after the last update that was applied"
+            step = line["step"]
+            applied = step if line["participated"] else applied
 
 
 def test_a_replacement_that_is_admitted_after_the_end_ends(tmp_path):

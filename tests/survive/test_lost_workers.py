@@ -145,6 +145,29 @@ def test_a_checkpoint_waits_for_no_lost_worker(tmp_path):
     assert [line["moment"] for line in lines(tmp_path, "server-0", "checkpoint")] == [5, 10]
 
 
+def drawn_failures(draw):
+    """Return random failures of all workers."""
+    return {
+        "every": float(draw.uniform(0.3, 3.0)),
+        "noticed": float(draw.choice([0.0, 0.03, 0.4])),
+        "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
+    }
+
+
+def drawn_costs(draw, slowest):
+    """Return a simulation in which computations and messages take random times, a step at most so many seconds."""
+    return {
+        "step": {"kind": "uniform", "low": 0.01, "high": slowest},
+        "combine": {"call": float(draw.choice([0.0, 0.05]))},
+        "adopt": {"call": float(draw.choice([0.0, 0.05]))},
+        "apply": {"call": float(draw.choice([0.0, 0.05]))},
+        "remote": {"latency": float(draw.choice([0.0, 0.02]))},
+        "local": {"latency": float(draw.choice([0.0, 0.02]))},
+        "messages": {"send": float(draw.choice([0.0, 0.03]))},
+        "hosts": int(draw.integers(1, 4)),
+    }
+
+
 SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12, 36))]
 
 
@@ -154,23 +177,9 @@ def test_random_failures(seed, tmp_path):
     draw = generator(seed, "worker", 0, "survive")
     validators, servers = ((0, 1), (0, 2), (1, 1), (2, 2), (0, 3), (3, 1))[seed % 6]
     workers = int(draw.integers(2, 6))
-    failures = [
-        {
-            "every": float(draw.uniform(0.3, 3.0)),
-            "noticed": float(draw.choice([0.0, 0.03, 0.4])),
-            "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
-        }
-    ]
+    failures = drawn_failures(draw)
     tables = {
-        "simulation": {
-            "step": {"kind": "uniform", "low": 0.01, "high": 2 * STEP},
-            "combine": {"call": float(draw.choice([0.0, 0.05]))},
-            "adopt": {"call": float(draw.choice([0.0, 0.05]))},
-            "remote": {"latency": float(draw.choice([0.0, 0.02]))},
-            "local": {"latency": float(draw.choice([0.0, 0.02]))},
-            "messages": {"send": float(draw.choice([0.0, 0.03]))},
-            "hosts": int(draw.integers(1, 4)),
-        },
+        "simulation": drawn_costs(draw, 2 * STEP),
         "communication": {"participation": float(draw.choice([1.0, 0.7]))},
         "checkpoint": {"every": int(draw.integers(0, 3))},
         "seed": seed,
@@ -180,7 +189,7 @@ def test_random_failures(seed, tmp_path):
     if draw.random() < 0.4:
         tables["communication"]["compression"] = {"kind": "int8", "direction": "both"}
     seed_of = tables.pop("seed")
-    run = survivors(*failures, servers=servers, validators=validators, workers=workers, **tables)
+    run = survivors(failures, servers=servers, validators=validators, workers=workers, **tables)
     run = run.model_copy(update={"seed": seed_of})
     model, rounds = played(run, tmp_path / "one")
     assert played(run, tmp_path / "two")[0].tobytes() == model.tobytes()
@@ -206,19 +215,9 @@ def test_random_failures_with_a_quorum(seed, tmp_path):
     """Late workers fail, too: the run ends, all servers agree, and no step of a worker is applied twice."""
     draw = generator(seed, "worker", 0, "survive with a quorum")
     validators, servers = ((0, 1), (0, 2), (1, 1), (2, 2), (0, 3), (2, 1))[seed % 6]
-    failures = {
-        "every": float(draw.uniform(0.3, 3.0)),
-        "noticed": float(draw.choice([0.0, 0.03, 0.4])),
-        "repair": float(draw.choice([0.0, 0.1, 0.5, 5.0])),
-    }
+    failures = drawn_failures(draw)
     tables = {
-        "simulation": {
-            "step": {"kind": "uniform", "low": 0.01, "high": 6 * STEP},
-            "combine": {"call": float(draw.choice([0.0, 0.05]))},
-            "remote": {"latency": float(draw.choice([0.0, 0.02]))},
-            "local": {"latency": float(draw.choice([0.0, 0.02]))},
-            "hosts": int(draw.integers(1, 4)),
-        },
+        "simulation": drawn_costs(draw, 6 * STEP),
         "communication": {"participation": float(draw.choice([1.0, 0.7]))},
         "checkpoint": {"every": int(draw.integers(0, 3))},
         "train": {

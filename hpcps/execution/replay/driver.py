@@ -140,8 +140,9 @@ class ReplayDriver(RoleDriver):
     def _unrecorded(self) -> Event | None:
         if (event := self._timer()) is not None:
             return event
-        arrival = self._inbox.receive()
-        return None if arrival is None else self._opened(arrival)
+        if (arrival := self._inbox.receive()) is not None:
+            return self._opened(arrival)
+        return self._expected(IDLE) if self._draining else None
 
     def step(self) -> bool:
         """Handle the next event, if it is available; return whether it was.

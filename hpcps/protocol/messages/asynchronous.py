@@ -68,7 +68,7 @@ class NoUpdate(Message, code=37, kind="ABSENT", sender="worker", receiver="valid
     Attributes:
         request: the number of the worker's request for the model, from 1; with "accumulate" that of its last one, which
             is 0 before the first.
-        position: as in `UpdateRequest`.
+        position: as in `UpdateRequest`; None with "accumulate", as the steps of the cycle enter a later update.
     """
 
     request: Annotated[int, HeaderField.ROUND]

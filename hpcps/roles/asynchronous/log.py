@@ -11,7 +11,7 @@ from typing import Any
 from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Position, State
 from hpcps.numerics.vectors import DeviceVector, empty_like, pack
 from hpcps.protocol.messages import (
     ApplyUpdate,
@@ -93,7 +93,7 @@ class LogEntry:
     payload: Vector | None = None
     flags: Flag = Flag.NONE
     rate: float = 0.0
-    position: dict[str, list[int]] | None = None
+    position: Position | None = None
     incarnation: int = 0
 
     @staticmethod

@@ -45,7 +45,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.messaging_role import MessagingRole
-from hpcps.roles.replacement import Positions, admit, loss
+from hpcps.roles.replacement import Positions, admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.spec.schema import Run
@@ -68,9 +68,10 @@ class AsyncServer(MessagingRole):
         self._shard: AsyncShard | None = None
         self._diverged = False
         self._checkpoint = CheckpointParts(self._roster)
-        # The lost workers, with the numbers of their last incarnations, until their replacements get a model.
-        self._lost: dict[Peer, int] = {}
+        # The number of the last replacement of each worker; of each lost one, that of the process that was lost, until
+        # a later one gets a model.
         self._incarnations: dict[Peer, int] = {}
+        self._lost: dict[Peer, int] = {}
         self._positions = Positions()
         self._early: list[Lost | Replaced] = []  # before the initial model
         self._stages = StageMachine(ASYNC_SERVER)
@@ -100,7 +101,7 @@ class AsyncServer(MessagingRole):
         peer, decides = event.peer, not self._roster.validators
         if isinstance(event, Lost):
             self._lost[peer] = self._incarnations.get(peer, 0)
-            yield from (loss(event),) if decides else ()
+            yield from (record_loss(event),) if decides else ()
             yield from self._checkpoint.lose(peer)
             return
         self._incarnations[peer] = event.incarnation
@@ -161,7 +162,7 @@ class AsyncServer(MessagingRole):
         if self._shard.stepper is not None:
             parts["optimizer"] = self._shard.stepper.state()
         if self._run.survive.workers:
-            parts["membership"] = self._positions.state()
+            parts["positions"] = self._positions.state()
         return State({"model": on_host(self._shard.model)}, facts).having(
             log=self._log.state(), rule=self._shard.filter.kept.state(), sent=self._shard.sent.state(), **parts
         )
@@ -176,8 +177,8 @@ class AsyncServer(MessagingRole):
             self._shard.stepper.restore(state.part("optimizer"))
         if "sent" in state.facts:  # a checkpoint of an earlier version does not have it
             self._shard.sent.restore(state.part("sent"), self._roster.readers())
-        if "membership" in state.facts:
-            self._positions.restore(state.part("membership"))
+        if self._run.survive.workers:
+            self._positions.restore(state.part("positions"))
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
         self.round = self._log.index
@@ -308,10 +309,10 @@ class AsyncServer(MessagingRole):
                 self._stages.on(Trigger.SUSPENSION_DUE)
             yield Snapshot(place.index, self.state())
         else:
-            if entry.incarnation > self._lost.get(entry.reader, entry.incarnation):
-                del self._lost[entry.reader]
-            whole = entry.incarnation > 0
-            yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=whole))
+            begins = entry.incarnation > 0
+            if begins and self._lost.get(entry.reader, entry.incarnation) < entry.incarnation:
+                del self._lost[entry.reader]  # it has not been lost meanwhile
+            yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=begins))
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""

@@ -20,7 +20,7 @@ from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
-from hpcps.roles.replacement import Positions, admit, loss
+from hpcps.roles.replacement import Positions, admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
@@ -72,7 +72,7 @@ class AsyncValidator(TrainingRole):
     @property
     def kept(self) -> Mapping[str, Kept]:
         kept: dict[str, Kept] = {"acceptance": self._acceptance, "rule": self._filter.kept}
-        return kept | ({"membership": self._positions} if self._run.survive.workers else {})
+        return kept | ({"positions": self._positions} if self._run.survive.workers else {})
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
@@ -128,7 +128,7 @@ class AsyncValidator(TrainingRole):
         """Take a worker's message; it is handled in its turn."""
         expected, request = self._requests[source] + 1, message.request
         if isinstance(message, NoUpdate) and self._accumulates:
-            self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request, position=message.position))
+            self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request))
             yield from self._handle_next()
         elif request < expected:
             yield rejection(source, f"a second or late message (of request {request})")
@@ -159,7 +159,7 @@ class AsyncValidator(TrainingRole):
             self._early.append(event)
         elif isinstance(event, Lost):
             self._lost.add(peer)
-            yield loss(event)
+            yield record_loss(event)
             yield from self._handle_next()
         else:
             self._lost.discard(peer)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from hpcps.numerics.state import Position
 from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import SERVER_0, Roster
@@ -59,7 +59,7 @@ class AsyncWorker(Worker):
             case _:
                 yield from self._go_on(event)
 
-    def take_place(self, first: int, position: dict[str, list[int]] | None) -> None:
+    def take_place(self, first: int, position: Position | None) -> None:
         """Begin in the place of a lost worker, see `TakePart`."""
         self.go_to(0, position)
         self._log.go_on(first)
@@ -106,7 +106,9 @@ class AsyncWorker(Worker):
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
         assert self._validator is not None, "the run has validators"
         if not packed.parts:
-            yield Send(self._validator, NoUpdate(request=request, position=self.position()))
+            # What the worker has trained so far goes into its next update, unless it waits for a model.
+            position = self.position() if self._settings.absent == "reset" else None
+            yield Send(self._validator, NoUpdate(request=request, position=position))
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
             update = UpdateRequest(
@@ -125,8 +127,10 @@ class AsyncWorker(Worker):
             return
         kind, training = EntryKind.UPDATE if packed.sent else EntryKind.READ, self._training
         number = self._log.next_number()
-        entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, self.epoch, rate=self._rate)
-        entry = replace(entry, position=self.position())
+        entry = LogEntry(
+            kind, self.peer, number, self.peer, request, training.version, self.epoch, rate=self._rate,
+            position=self.position(),
+        )  # fmt: skip
         parts = []
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)

@@ -15,7 +15,7 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Pause, Record, Send
-from hpcps.roles.replacement import Positions, admit, loss
+from hpcps.roles.replacement import Positions, admit, record_loss
 from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.spec.schema import Run
@@ -113,7 +113,7 @@ class QuorumCollector(PartitionCollector):
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"quorum": self, **({"membership": self._positions} if self._run.survive.workers else {})}
+        return {"quorum": self, **({"positions": self._positions} if self._run.survive.workers else {})}
 
     def state(self) -> State:
         """Return between two rounds what each worker owes; its answer is in the part of the worker, not in this one."""
@@ -335,7 +335,7 @@ class QuorumCollector(PartitionCollector):
             self._positions.count(peer)
         elif not again:
             self._expect_nothing(peer)
-        yield loss(lost, counted=counted)
+        yield record_loss(lost, counted=counted)
 
     def _replace(self, replaced: Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
         # Who gets the next model is decided when the round closes.

@@ -144,10 +144,11 @@ class SyncServer(MessagingRole):
         """Go on without a lost worker, or with its replacement; with validators they decide."""
         if isinstance(event, Lost):
             self._readers.lose(event.peer)
-            yield from self._checkpoint.lose(event.peer)
         if isinstance(known.collector, QuorumCollector):
             yield from known.collector.note_member(event, self.round, known.announcements.over_before)
             yield from self._combine_when_ready(known)
+        if isinstance(event, Lost):  # last, because it may end the run
+            yield from self._checkpoint.lose(event.peer)
 
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
         if self._known is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Position, State
 from hpcps.protocol.messages import Absent, Credit, Flag, ModelPartition, Peer, SendAgain, Update, WriteCheckpoint
 from hpcps.protocol.received import Malformed, Received, Reduced
 from hpcps.protocol.roster import SERVER_0, Roster
@@ -45,11 +45,11 @@ class SyncWorker(Worker):
         if self._answer is not None and "answer" in state.facts:  # not in a checkpoint of an earlier version
             self._answer.restore(state.part("answer"))
 
-    def _position(self, to: Peer) -> dict[str, list[int]] | None:
+    def _position(self, to: Peer) -> Position | None:
         """Return where a replacement goes on after this update, for the combiner that decides who is in."""
         return self.position() if to == self._receivers[0] else None
 
-    def take_place(self, first: int, position: dict[str, list[int]] | None) -> None:
+    def take_place(self, first: int, position: Position | None) -> None:
         """Begin in the place of a lost worker, see `TakePart`."""
         self.go_to(first, position)
 

@@ -23,6 +23,7 @@ import numpy as np
 from hpcps.aggregation.encoding import UpdateEncoder
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
 from hpcps.numerics.state import (
+    Position,
     State,
     generators_state,
     go_to_positions,
@@ -223,7 +224,7 @@ class Packer:
         parts = (replace(part, payload=each) for part, each in zip(packed.parts, encoded, strict=True))
         return replace(packed, parts=tuple(parts))
 
-    def position(self) -> dict[str, list[int]]:
+    def position(self) -> Position:
         """Return the position in each random stream."""
         return stream_positions(self._streams)
 
