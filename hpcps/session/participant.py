@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -73,8 +73,7 @@ class _WorkerBucket:
         self._views: list[Sequence[Any]] = []
         self._shapes: list[Any] = []
         self._copies = Copies() if first.tensor.divided else copies
-        self._values = allocate(self.bucket.capacity)
-        self._values[:] = 0  # also what fills the last word of a slot
+        self._allocate = allocate
         self._encoder: TensorEncoder | None = None
         self._decoder: TensorDecoder | None = None
         if compresses(first.tensor.declaration.reduction):
@@ -82,6 +81,13 @@ class _WorkerBucket:
 
             self._encoder = TensorEncoder.of(first.tensor, "update", allocate)
             self._decoder = TensorDecoder.of(first.tensor, "model")
+
+    @cached_property
+    def _values(self) -> Vector:
+        """The memory to send from; a tensor that is declared and never exchanged, as one of rows may be, needs none."""
+        values = self._allocate(self.bucket.capacity)
+        values[:] = 0  # also what fills the last word of a slot
+        return values
 
     def add(self, part: TensorPart) -> None:
         """Give the next slot to a part."""

@@ -3,7 +3,9 @@
 The names are those of BytePS, with Horovod's `allreduce`. `hpcps launch -n 4 python train.py` starts a script; it
 also works under `mpirun`, and on one host with the processes of torch. docs/how-to/own-script.md shows all.
 
-- `exchange`: `push_pull`
+- `combining`: `push_pull`
+- `exchange`: exchanges that have begun, their names and handles
+- `rows`: sparse tensors and allgathers, of which each process gives a number of rows
 - `state`: the session of this process
 - `together`: exchanges several tensors as one
 - `copies`: copies tensors to and from the buffers of a session
@@ -12,6 +14,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `horovod`: Horovod's names
 - `optimizer`: `DistributedOptimizer`
 - `gradients`: the exchange of the gradients of a step
+- `gradient_buckets`: the gradients that are exchanged at once
 - `samples`: notices changes of gradients that torch does not count
 - `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
 - `hook`: the hook of PyTorch's DistributedDataParallel
@@ -40,18 +43,17 @@ from hpcps.torch.collectives import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from hpcps.torch.compatibility import absent
-from hpcps.torch.compression import Compression
-from hpcps.torch.data_parallel import DistributedDataParallel
-from hpcps.torch.exchange import (
+from hpcps.torch.combining import (
     declare,
-    poll,
     push_pull,
     push_pull_async,
     push_pull_async_inplace,
     push_pull_inplace,
-    synchronize,
 )
+from hpcps.torch.compatibility import absent
+from hpcps.torch.compression import Compression
+from hpcps.torch.data_parallel import DistributedDataParallel
+from hpcps.torch.exchange import poll, synchronize
 from hpcps.torch.hook import exchange, hook
 from hpcps.torch.horovod import (
     Average,
@@ -77,6 +79,7 @@ from hpcps.torch.horovod import (
     mpi_enabled,
     nccl_built,
     rocm_built,
+    sparse_allreduce_async,
 )
 from hpcps.torch.optimizer import DistributedOptimizer
 from hpcps.torch.state import (
@@ -153,6 +156,7 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]
 

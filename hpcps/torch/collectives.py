@@ -13,26 +13,12 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.session.elements import Bytes
 from hpcps.session.reduction import BROADCAST, GATHER
+from hpcps.torch.combining import combine
 from hpcps.torch.copies import bytes_of, on_host
-from hpcps.torch.exchange import (
-    PendingExchange,
-    PendingTensor,
-    begin,
-    check_whole,
-    checked,
-    combine,
-    copied,
-    declared,
-    free_name,
-    kept,
-    named,
-    number_of_call,
-    sparse,
-    take_name,
-)
-from hpcps.torch.state import rank, session, size
+from hpcps.torch.exchange import PendingTensor, begin, check_whole, checked, copied, kept, named, sparse
+from hpcps.torch.rows import PendingRows, begin_rows, in_words
+from hpcps.torch.state import rank, size
 
 _SMALLEST = 1 << 10
 
@@ -171,7 +157,8 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
         name: its name in messages.
     """
     data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    return [pickle.loads(rows.tobytes()) for rows in _begin_gather(data, f"object/{name}" if name else "object").rows()]
+    pending = _begin_gather(data, f"object/{name}" if name else "object").pending
+    return [pickle.loads(rows.tobytes()) for rows in pending.rows()]
 
 
 def barrier() -> None:
@@ -213,41 +200,35 @@ def _begin(output: Tensor, name: str | None, root_rank: int, prefix: str = "broa
         what = f"tensor '{name}'" if name else "a tensor without a name"
         raise SpecError(f"the root_rank of {what} is {root_rank!r}: the ranks go from 0 to {size() - 1}")
     # Processes with different roots must declare different tensors.
-    own = name and _named(f"{prefix}{name}", output.shape, output.dtype)
+    own = name and in_words(f"{prefix}{name}", output.shape, output.dtype)
     source = f" of rank {root_rank}"
     return begin(output, output, own, BROADCAST, given=rank() == root_rank, source=source)
 
 
-def _named(name: str, shape: Sequence[object], dtype: torch.dtype) -> str:
-    """Return the name of a tensor with its form: the models of a script may have equal names and other shapes."""
-    return f"{name} {tuple(shape)} {dtype}"
-
-
 @dataclass(slots=True)
-class _PendingGather(PendingExchange):
+class _PendingGather:
     """An allgather that the script has begun.
 
     Attributes:
-        found: gets the rows of each process, as bytes.
+        pending: the exchange of its rows.
         like: a tensor of this process.
         numbers: the numbers of rows of the processes, when it is finished.
     """
 
-    found: list[Bytes]
+    pending: PendingRows
     like: Tensor
     numbers: Sequence[int] = ()
 
-    def rows(self) -> list[Bytes]:
-        """Wait for the result, and return the rows of each process, as bytes."""
-        self.wait()
-        self.numbers = [len(rows) for rows in self.found]
-        return self.found
+    def done(self) -> bool:
+        """Return whether its result has come."""
+        return self.pending.done()
 
     def finish(self) -> Tensor:
         """Wait for the result, and return all rows."""
-        content, like = np.concatenate([rows.reshape(-1) for rows in self.rows()]), self.like
+        found = self.pending.rows()
+        self.numbers, like = [len(rows) for rows in found], self.like
         result = torch.empty((sum(self.numbers), *like.shape[1:]), dtype=like.dtype)
-        bytes_of(result)[:] = content
+        bytes_of(result)[:] = np.concatenate([rows.reshape(-1) for rows in found])
         return result.to(like.device)
 
 
@@ -259,13 +240,6 @@ def _begin_gather(tensor: Tensor, name: str | None) -> _PendingGather:
         raise sparse(known)
     tensor = tensor.detach().reshape(1) if not tensor.dim() else tensor.detach()
     shape = tensor.shape[1:]
-    form = "" if name else f"unnamed {tensor.dtype} [rows, {', '.join(map(str, shape))}] {GATHER}"
-    unnamed = free_name(form) if form else ""
-    row = torch.empty((1, *shape), dtype=tensor.dtype, device="meta")
-    declaration = declared(unnamed or _named(f"allgather/{name}", ("rows", *shape), tensor.dtype), row, GATHER)
-    values = bytes_of(on_host(tensor).clone()).reshape(len(tensor), row.nbytes)
-    found: list[Bytes] = []
-    exchange = session().start(declaration, values, found, number_of_call(form) if form else 0)
-    if unnamed:
-        take_name(unnamed)
-    return _PendingGather(exchange, unnamed, found, tensor)
+    form = f"unnamed {tensor.dtype} [rows, {', '.join(map(str, shape))}] {GATHER}"
+    own = in_words(f"allgather/{name}", ("rows", *shape), tensor.dtype) if name else ""
+    return _PendingGather(begin_rows(on_host(tensor).clone(), own, form), tensor)

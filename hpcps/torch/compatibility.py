@@ -53,9 +53,6 @@ ABSENT = (
         "call allgather_async for each tensor, and then synchronize for each handle",
     ),
     AbsentNames(
-        ["sparse_allreduce_async"], "Horovod", "tensors are dense: use sparse=False, or allreduce_async(x.to_dense())"
-    ),
-    AbsentNames(
         ["elastic"],
         "Horovod",
         "a launch keeps its processes: save checkpoints, and start the script again, such as with torchrun "

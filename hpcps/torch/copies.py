@@ -47,5 +47,7 @@ NAMES = {getattr(torch, name): name for name in (*TYPES, *COPIED) if hasattr(tor
 
 def bytes_of(tensor: Tensor) -> Bytes:
     """Return the memory of a contiguous tensor on the host, whose values are stored as they are."""
-    found: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    # A contiguous tensor of one element may have any stride.
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    found: Bytes = flat.view(torch.uint8).numpy()
     return found

@@ -1,4 +1,4 @@
-"""push_pull: combines a tensor with those of the other processes."""
+"""An exchange that a script has begun: how its tensor is declared, its name, and its handle."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import isfinite
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -146,27 +145,6 @@ def reduction_of(
     return table_of(rule) if rule is not None else operation
 
 
-def declare(name: str, tensor: Tensor | None = None, *, average: bool = True, rule: object = None) -> None:
-    """Declare a tensor before its first exchange. All processes declare the same tensors in the same order.
-
-    An exchange declares a tensor that is not declared. Declaring is for scripts whose first exchanges may be in another
-    order in each process. Without a tensor, as in scripts of BytePS, type and shape are not known, and the first
-    exchange declares it.
-
-    Args:
-        name: its name.
-        tensor: a tensor of the same type and shape.
-        average: whether the mean is exchanged, else the sum.
-        rule: the rule that combines the tensors instead, see `push_pull`.
-
-    Raises:
-        SpecError: it was declared in another way, or cannot be combined in this way.
-    """
-    reduction = reduction_of(operation_of(average), rule)
-    if tensor is not None:
-        declared(name, tensor, reduction)
-
-
 def declared(
     name: str,
     tensor: Tensor,
@@ -185,7 +163,7 @@ def declared(
         raise sparse(name)
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
-        raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
+        raise unknown_type(name, tensor.dtype)
     each = tuple(map(tuple, (tensor.shape,) if shapes is None else shapes))
     found = current.declare(Declaration(name, dtype, each, reduction, whole))
     current.declared[name] = given, found
@@ -203,6 +181,11 @@ def check_whole(name: str, tensor: Tensor) -> None:
             f"tensor '{name}' is a DTensor, as fully_shard and tensor parallelism make them: processes exchange whole "
             "tensors: leave out fully_shard, or give tensor.full_tensor()"
         )
+
+
+def unknown_type(name: str, dtype: torch.dtype) -> SpecError:
+    """Return the error of a tensor of a type that cannot be exchanged."""
+    return SpecError(f"tensor '{name}' is {dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
 
 
 def sparse(name: str) -> SpecError:
@@ -277,146 +260,6 @@ def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:
     raise SpecError(f"{call} needs the names of tensors: use model.named_parameters() in place of parameters()")
 
 
-def push_pull_async(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-    *,
-    rule: object = None,
-) -> int:
-    """Begin to combine a tensor with those of the other processes; return a handle for `synchronize` and `poll`.
-
-    See `push_pull`. The tensor may be changed as soon as this returns.
-    """
-    if version or priority:
-        _refuse_order(version, priority)
-    copy = copied(checked(tensor))
-    return kept(begin(copy, copy, name, reduction_of(operation_of(average), rule)))
-
-
-def push_pull_async_inplace(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-    *,
-    rule: object = None,
-) -> int:
-    """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    if version or priority:
-        _refuse_order(version, priority)
-    return kept(begin(checked(tensor), tensor, name, reduction_of(operation_of(average), rule)))
-
-
-def push_pull_inplace(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-    *,
-    rule: object = None,
-) -> Tensor:
-    """Combine a tensor in place, and return it; see `push_pull`."""
-    result: Tensor = synchronize(push_pull_async_inplace(tensor, average, name, version, priority, rule=rule))
-    return result
-
-
-def push_pull(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-    *,
-    compression: Compressing = Compression.none,
-    rule: object = None,
-) -> Tensor:
-    """Return the mean or sum of the tensors that all processes give under the same name, or what a rule makes of them.
-
-    Args:
-        tensor: a dense tensor of any device; of the same type and shape in all processes. The mean is differentiable,
-            and so is the sum: the gradient is exchanged in the same way.
-        average: whether to return the mean, else the sum; the mean is for floats.
-        name: the name of the tensor in all processes; None: a name from its type and shape. Without names, all
-            processes must begin and synchronize exchanges of one type and shape in the same order.
-        version: 0; BytePS's scripts may give it.
-        priority: 0; BytePS's scripts may give it.
-        compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
-        rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
-            an object. It combines in float32, and counts values that are not finite as zero.
-
-    Returns:
-        A new tensor.
-
-    Raises:
-        SpecError: the tensor or the rule cannot be used.
-        RunError: the processes give different tensors, synchronize tensors without a name in orders that would mix
-            them, or one of them has ended; the message names it and the tensor.
-    """
-    if version or priority:
-        _refuse_order(version, priority)
-    return combine(tensor, operation_of(average), name, compression, rule)
-
-
-def combine(
-    tensor: Tensor,
-    operation: str,
-    name: str | None = None,
-    compression: Compressing = Compression.none,
-    rule: object = None,
-) -> Tensor:
-    """Return what an operation makes of the tensors of all processes; see `push_pull`.
-
-    Only the mean and the sum are differentiable: the result of another operation, or of a rule, has no gradient.
-    """
-    if checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None and operation in ("mean", "sum"):
-        result: Tensor = _Combine.apply(tensor, operation, name, compression)  # type: ignore[no-untyped-call]
-        return result
-    copy = copied(tensor)
-    reduction = reduction_of(operation, rule, compression=compression)
-    return begin(copy, copy, name, reduction, compression=conversion(compression)).finish()
-
-
-def scaled(
-    output: Tensor,
-    name: str | None,
-    reduction: Reduction,
-    factors: tuple[float, float],
-    compression: type[NoneCompressor] = Compression.none,
-) -> PendingTensor:
-    """Begin to combine a tensor in place, and multiply it before and after by factors.
-
-    Raises:
-        SpecError: a factor is no finite number, or is for a tensor of integers.
-    """
-    if factors == (1.0, 1.0):
-        return begin(output, output, name, reduction, compression=compression)
-    check_factors(output, name, factors)
-    with torch.no_grad():
-        output.mul_(factors[0])
-    pending = begin(output, output, name, reduction, compression=compression)
-    pending.factor = factors[1]
-    return pending
-
-
-def check_factors(tensor: Tensor, name: str | None, factors: tuple[float, float]) -> None:
-    """Check what a tensor is multiplied by before and after an operation.
-
-    Raises:
-        SpecError: a factor is no finite number, or is for a tensor of integers.
-    """
-    for which, factor in zip(("prescale_factor", "postscale_factor"), factors, strict=True):
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not isfinite(factor):
-            raise SpecError(f"{which} is {factor!r}: give a finite number")
-        if factor != 1.0 and not tensor.is_floating_point():
-            what = f"tensor '{name}'" if name else "a tensor without a name"
-            raise SpecError(f"{what} is {tensor.dtype}: {which} is for floats: use tensor.float()")
-
-
 def poll(handle: int) -> bool:
     """Return whether an exchange is done, so that `synchronize` does not wait."""
     return _pending(handle).done()
@@ -426,32 +269,6 @@ def synchronize(handle: int) -> Any:
     """Wait for the result of an exchange, and return it: a tensor, or a list of tensors if the handle is of several."""
     pending = _handles.pop(handle, None) or _pending(handle)
     return pending.finish()
-
-
-class _Combine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, operation: str, name: str | None, compression: Compressing) -> Tensor:
-        ctx.operation, ctx.name, ctx.compression = operation, name, compression
-        return combine(tensor.detach(), operation, name, compression)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        name = ctx.name and f"{ctx.name}.gradient"
-        return combine(gradient, ctx.operation, name, ctx.compression), None, None, None
-
-
-def _refuse_order(version: int, priority: int) -> NoReturn:
-    """Refuse what BytePS's arguments say of the order of exchanges.
-
-    Raises:
-        SpecError: always; the message names what is not 0.
-    """
-    reasons = {
-        "priority": (priority, "exchanges go in the order in which they begin"),
-        "version": (version, "the exchanges of a tensor go one after another"),
-    }
-    wrong = [f"{name} is {value!r}: {why}: leave it out" for name, (value, why) in reasons.items() if value]
-    raise SpecError("; ".join(wrong))
 
 
 def checked(tensor: Tensor) -> Tensor:

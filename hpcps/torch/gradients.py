@@ -15,82 +15,23 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
-from hpcps.torch.exchange import check_whole, sparse
-from hpcps.torch.samples import State, is_unchanged, state_of
+from hpcps.torch.exchange import begin, check_whole, sparse
+from hpcps.torch.gradient_buckets import GradientBucket, SparseGradient
+from hpcps.torch.samples import is_unchanged, state_of
 from hpcps.torch.state import session, size
 from hpcps.torch.together import Together
 
 _steps = count()
+_SPARSE, _DENSE = 1, 2
+"""How a process has a gradient: a dense one anywhere decides."""
 _hooks: MutableMapping[Tensor, RemovableHandle] = WeakTensorKeyDictionary()
-
-
-class _Bucket:
-    """Gradients that are exchanged together, when the backward pass has computed all of them.
-
-    Attributes:
-        parameters: their parameters.
-        complete: the gradients that had their last backward pass of the step, as they were then.
-        begun: whether they are being exchanged.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], together: Together, factor: float) -> None:
-        self.parameters, self._together, self._factor = parameters, together, factor
-        self._divided: list[Tensor] = []
-        self.complete: dict[Tensor, State] = {}
-        self.begun = False
-
-    def put(self, parameter: Tensor, gradient: Tensor) -> None:
-        """Note a gradient that is complete; begin the exchange if all are."""
-        self.complete[parameter] = state_of(gradient)
-        if len(self.complete) == len(self.parameters):
-            self.begin()
-
-    def begin(self) -> None:
-        """Begin the exchange, if it has not begun; the gradient of an unused parameter is zero."""
-        if self.begun:
-            return
-        self.begun = True
-        gradients, absent = [], []
-        for k, parameter in enumerate(self.parameters):
-            if (gradient := parameter.grad) is None:
-                absent.append(k)
-                gradient = torch.zeros_like(parameter)
-                if parameter.requires_grad:  # else the script has frozen it, and no step may change it
-                    parameter.grad = gradient
-            gradients.append(gradient)
-        if self._factor != 1.0:
-            gradients = self._divided = [gradient.detach() / self._factor for gradient in gradients]
-        self._together.begin(gradients, absent, deferred=True)
-
-    def finish(self) -> list[Tensor]:
-        """Wait for the results; return the parameters whose gradients the script has changed.
-
-        A parameter without a gradient in all processes has none afterwards, so that no step changes it, unless its
-        result is not zero, as with the residual of a compressor.
-        """
-        self._together.pending.wait()
-        # The script waits here, so nothing changes between the comparison and the results.
-        changed = [each for each, state in self.complete.items() if not is_unchanged(each.grad, state)]
-        self._together.write()
-        for parameter, divided in zip(self.parameters, self._divided, strict=False):
-            if parameter.grad is not None:
-                with torch.no_grad():
-                    torch.mul(divided, self._factor, out=parameter.grad)
-        self._divided = []
-        for k in self._together.pending.exchange.unused:
-            gradient = self.parameters[k].grad
-            if gradient is not None and not gradient.any():
-                self.parameters[k].grad = None
-        self.forget()
-        return changed
-
-    def forget(self) -> None:
-        """Forget the backward passes of this step."""
-        self.complete, self.begun = {}, False
 
 
 class Gradients:
     """The exchanges of the gradients of a step.
+
+    A parameter of an embedding may have a sparse gradient, which no process knows before its first backward pass. So
+    processes agree in their first step on the gradients that are sparse.
 
     Attributes:
         names: the names of the gradients, by parameter.
@@ -105,6 +46,7 @@ class Gradients:
         passes: int,
         compression: type[NoneCompressor],
         factor: float = 1.0,
+        sparse_as_dense: bool = False,
     ) -> None:
         """Exchange the gradients of parameters from now on.
 
@@ -114,6 +56,7 @@ class Gradients:
             passes: the backward passes of a step.
             compression: see `Compression`.
             factor: what gradients are divided by before, and results are multiplied by.
+            sparse_as_dense: whether sparse gradients become dense, as for rules and compressors.
 
         Raises:
             SpecError: gradients cannot be combined in this way.
@@ -133,16 +76,25 @@ class Gradients:
                     'gradients at once: use compression="fp16"'
                 )
             groups, name = [list(names)], f"gradients {next(_steps)}"
-        self._buckets: dict[Tensor, _Bucket] = {}
+        self._reduction, self._compression, self._factor = reduction, compression, factor
+        self._buckets: dict[Tensor, GradientBucket | SparseGradient] = {}
         for group in groups:
-            ends = dict.fromkeys((names[group[0]], names[group[-1]]))
-            together = Together(group, name or " to ".join(ends), reduction, compression)
-            self._buckets |= dict.fromkeys(group, _Bucket(group, together, factor))
+            self._put_together(group, name)
+        self._layouts = f"layouts of {next(iter(names.values()))}"
+        self._agreed = sparse_as_dense or reduction not in ("mean", "sum")
         for parameter in names:
             if parameter in _hooks:  # of an earlier optimizer
                 _hooks[parameter].remove()
             _hooks[parameter] = parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
         session().expect(_unfinished(ref(self)))
+
+    def _put_together(self, group: Sequence[Tensor], name: str = "", note: str = "") -> GradientBucket:
+        """Exchange the gradients of some parameters together, by a name or by those of the first and the last."""
+        ends = dict.fromkeys((self.names[group[0]], self.names[group[-1]]))
+        together = Together(group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression)
+        bucket = GradientBucket(group, together, self._factor)
+        self._buckets |= dict.fromkeys(group, bucket)
+        return bucket
 
     @property
     def begun(self) -> bool:
@@ -180,7 +132,7 @@ class Gradients:
         if gradient is None:
             return
         if gradient.layout is not torch.strided:
-            raise self._failed(str(sparse(self.names[parameter])))
+            gradient = self._sparse(parameter, gradient)
         if left == 0:
             raise self._failed(
                 f"{self.names[parameter]} has had a backward pass too many since the last step: {self._remedies()}"
@@ -193,7 +145,56 @@ class Gradients:
             self._partial[parameter] = gradient
         else:
             self._partial.pop(parameter, None)
-            self._buckets[parameter].put(parameter, gradient)
+            bucket = self._buckets[parameter]
+            if gradient.layout is torch.strided or isinstance(bucket, SparseGradient):
+                bucket.put(parameter, gradient)
+            else:  # `_agree` decides how it is exchanged
+                bucket.complete[parameter] = state_of(gradient)
+
+    def _sparse(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        """Return a sparse gradient as it is exchanged.
+
+        Raises:
+            RunError: it is no gradient of an embedding; the session ends.
+        """
+        if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
+            raise self._failed(str(sparse(self.names[parameter])))
+        if self._agreed and isinstance(self._buckets[parameter], GradientBucket):
+            parameter.grad = gradient = gradient.to_dense()
+        return gradient
+
+    @torch.no_grad()
+    def _agree(self) -> None:
+        """Agree with the other processes which gradients are sparse: those that some have so, and none has dense.
+
+        Others become dense here, too. A gradient that is sparse in a later step for the first time does, too.
+        """
+        self._agreed = True
+        layouts = torch.tensor([_layout_of(parameter.grad) for parameter in self.names], dtype=torch.uint8)
+        begin(layouts, layouts, self._layouts, "max").finish()
+        found = {p for p, layout in zip(self.names, layouts.tolist(), strict=True) if layout == _SPARSE}
+        for bucket in dict.fromkeys(self._buckets.values()):
+            if sparse := [parameter for parameter in bucket.parameters if parameter in found]:
+                for parameter in sparse:
+                    name = self.names[parameter]
+                    self._replace(bucket, SparseGradient(parameter, name, self._reduction, self._compression))
+                if dense := [parameter for parameter in bucket.parameters if parameter not in found]:
+                    self._replace(bucket, self._put_together(dense, note=", those that are dense"))
+        for parameter in self.names:
+            gradient = parameter.grad
+            if gradient is not None and gradient.layout is not torch.strided and parameter not in found:
+                bucket = self._buckets[parameter]
+                unchanged = is_unchanged(gradient, bucket.complete[parameter])
+                parameter.grad = gradient.to_dense()
+                if unchanged:
+                    bucket.complete[parameter] = state_of(parameter.grad)
+
+    def _replace(self, old: GradientBucket | SparseGradient, new: GradientBucket | SparseGradient) -> None:
+        """Exchange gradients in another bucket from now on."""
+        for parameter in new.parameters:
+            self._buckets[parameter] = new
+            if parameter in old.complete:
+                new.complete[parameter] = old.complete[parameter]
 
     def _remedies(self) -> str:
         """Return what scripts do whose parameters have more backward passes than steps use."""
@@ -226,6 +227,8 @@ class Gradients:
         Raises:
             RunError: the script has changed a gradient since its backward pass; the session ends.
         """
+        if not self._agreed:
+            self._agree()
         buckets = dict.fromkeys(self._buckets.values())
         self.forget()
         for bucket in buckets:
@@ -239,6 +242,11 @@ class Gradients:
                 "step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, call "
                 "optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"
             )
+
+
+def _layout_of(gradient: Tensor | None) -> int:
+    """Return 0 without a gradient, else `_SPARSE` or `_DENSE`."""
+    return 0 if gradient is None else _DENSE if gradient.layout is torch.strided else _SPARSE
 
 
 def _counted(passes: int) -> str:

@@ -307,9 +307,14 @@ def _shapes(bucket: GradBucket) -> list[tuple[int, ...]]:
     """Return the shape of each gradient in the buffer of a bucket.
 
     Raises:
-        SpecError: they do not fill it.
+        SpecError: they do not fill it, or are sparse.
     """
     values = bucket.buffer()
+    if values.layout is not torch.strided:
+        raise SpecError(
+            f"bucket {bucket.index()} of DistributedDataParallel has a sparse gradient, and the hook combines dense "
+            "ones: use sparse=False, or DistributedOptimizer or DistributedDataParallel of hpcps.torch"
+        )
     # DistributedDataParallel stores a complex number as two real ones.
     pairs = [parameter.is_complex() and not values.is_complex() for parameter in bucket.parameters()]
     shapes = [(*p.shape, 2) if pair else tuple(p.shape) for p, pair in zip(bucket.parameters(), pairs, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
+from hpcps.torch.combining import check_factors, combine, scaled
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import (
     PendingTensor,
-    check_factors,
     checked,
-    combine,
     copied,
     kept,
     operation_of,
     reduction_of,
-    scaled,
     synchronize,
 )
+from hpcps.torch.rows import PendingSparse, check_sparse
 from hpcps.torch.state import session
 
 Average, Sum, Min, Max, Product = "mean", "sum", "min", "max", "product"
@@ -117,11 +116,18 @@ def allreduce_async_(
     return kept(scaled(checked(tensor), name, reduction_of(operation(average, op), None), factors))
 
 
+def sparse_allreduce_async(tensor: Tensor, name: str | None = None, op: str | None = None) -> Callable[[], Tensor]:
+    """Begin an `allreduce` of a sparse tensor, by `Average` or `Sum`; return a function that returns its result."""
+    checked(tensor)
+    check_sparse(tensor, name or "without a name", operation(None, op))
+    return scaled(copied(tensor), name, operation(None, op), (1.0, 1.0)).finish
+
+
 @dataclass(frozen=True, slots=True)
 class _PendingGroup:
     """Exchanges of several tensors with one handle."""
 
-    members: Sequence[PendingTensor]
+    members: Sequence[PendingTensor | PendingSparse]
 
     def done(self) -> bool:
         return all(member.done() for member in self.members)

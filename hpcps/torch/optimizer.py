@@ -13,8 +13,9 @@ from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
 from hpcps.session.reduction import ACCUMULATE, Reduction
+from hpcps.torch.combining import push_pull
 from hpcps.torch.compression import Compressing, Compression, conversion
-from hpcps.torch.exchange import begin, named, push_pull, reduction_of
+from hpcps.torch.exchange import begin, named, reduction_of
 from hpcps.torch.gradients import Gradients
 from hpcps.torch.horovod import operation
 from hpcps.torch.state import is_asynchronous, is_initialized, rank, session
@@ -189,6 +190,7 @@ def DistributedOptimizer(  # noqa: N802
     op: str | None = None,
     gradient_predivide_factor: float = 1.0,
     *,
+    sparse_as_dense: bool = False,
     average: bool | None = None,
     rule: object = None,
     attack: object = None,
@@ -213,6 +215,9 @@ def DistributedOptimizer(  # noqa: N802
         gradient_predivide_factor: what gradients are divided by before their exchange, and the mean is multiplied by
             after it, such as to keep them in the range of float16 with `Compression.fp16`. Sums are float64: without
             such a conversion it changes only the rounding.
+        sparse_as_dense: whether sparse gradients, such as those of `nn.Embedding(sparse=True)`, become dense. By
+            default the rows travel that the processes have, and steps use sparse gradients. Rules and compressors get
+            dense ones.
         average: another way to say so.
         rule: the rule that combines the gradients instead, see `push_pull`; each gradient is one block. A rule that
             sees whole vectors gets all gradients of the step.
@@ -254,7 +259,9 @@ def DistributedOptimizer(  # noqa: N802
     own = {parameter: f"{prefix}/{known[parameter]}" for parameter in used}
     if is_asynchronous():
         return _asynchronously(optimizer, own, known, reduction)
-    gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression), factor)
+    gradients = Gradients(
+        own, reduction, backward_passes_per_step, conversion(compression), factor, bool(sparse_as_dense)
+    )
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients, optimizer._known = gradients, known  # type: ignore[attr-defined]

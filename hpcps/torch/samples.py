@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 _PIECES, _PIECE = 8, 1 << 10
@@ -17,13 +18,19 @@ State = tuple[Tensor, int, int, tuple[bytes, ...]]
 
 def state_of(gradient: Tensor) -> State:
     """Return what a gradient is now. A change of a value outside of the sample is not seen, nor one on a device."""
-    return gradient, gradient._version, gradient.data_ptr(), _sample(gradient)
+    return gradient, gradient._version, *_memory(gradient)
 
 
 def is_unchanged(gradient: Tensor | None, state: State) -> bool:
     """Return whether a parameter has the gradient of a state, with the same values in the same memory."""
     was, version, address, sample = state
-    return gradient is was and was._version == version and was.data_ptr() == address and _sample(was) == sample
+    return gradient is was and was._version == version and _memory(was) == (address, sample)
+
+
+def _memory(gradient: Tensor) -> tuple[int, tuple[bytes, ...]]:
+    """Return the address of the values, and a sample of them."""
+    values = gradient if gradient.layout is torch.strided else gradient._values()
+    return values.data_ptr(), _sample(values)
 
 
 def _sample(tensor: Tensor) -> tuple[bytes, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from hpcps.session.reduction import Reduction
 from hpcps.session.tensors import TensorExchange
 from hpcps.torch.compression import Compression, NoneCompressor
-from hpcps.torch.exchange import PendingTensor, begin, declared, sparse
+from hpcps.torch.exchange import PendingTensor, begin, declared
 from hpcps.torch.state import session
 
 
@@ -43,7 +43,7 @@ class Together:
         """
         sizes, first = [each.numel() for each in like], like[0].detach()
         shapes = [each.shape for each in like] if shapes is None else shapes
-        self._name, self._staged = name, list[Tensor]()
+        self._staged = list[Tensor]()
         if len(like) == 1:
             declared(name, compression.compress(first)[0], reduction, shapes=shapes)
             self._begin = partial(begin, name=name, reduction=reduction, shapes=shapes, compression=compression)
@@ -65,15 +65,10 @@ class Together:
             tensors: the tensors.
             absent: the numbers of those that this process does not have, which are zero.
             deferred: whether only `write` writes to the tensors.
-
-        Raises:
-            SpecError: one of them is sparse.
         """
         if len(tensors) == 1:
             self.pending = self._begin(tensors[0], tensors[0], absent=absent, deferred=deferred)
             return self.pending.exchange
-        if any(each.layout is not torch.strided for each in tensors):
-            raise sparse(self._name)
         if self._staged:
             torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
         self._tensors, given = tensors, [self._flat] if self._staged else tensors

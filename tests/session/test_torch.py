@@ -74,8 +74,6 @@ def test_tensors_of_every_type_and_form():
             bps.poll(handles[0])
         bps.declare("late", torch.zeros(2))
         assert bps.allreduce(torch.ones(2), name="late").tolist() == [1.0, 1.0]
-        with pytest.raises(SpecError, match="sparse"):
-            bps.push_pull(torch.eye(2).to_sparse())
         with pytest.raises(SpecError, match="complex64"):
             bps.push_pull(torch.zeros(2, dtype=torch.complex64))
         with pytest.raises(SpecError, match="'wide' has elements that share"):
@@ -812,19 +810,6 @@ def test_a_tensor_with_the_name_of_a_gradient_whose_result_is_not_written_is_ref
         bps.push_pull(torch.full((elements,), 7.0), name=name)
     optimizer.step()
     assert torch.equal(weight, torch.zeros(elements))
-    bps.shutdown()
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_sparse_gradients_are_an_error_that_ends_the_session(layers):
-    bps.init(alone=True)
-    model = torch.nn.Sequential(torch.nn.Embedding(4, 3, sparse=True), torch.nn.Linear(3, 2))[:layers]
-    bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    message = "0.weight' is sparse: use sparse=False"
-    with pytest.raises(RunError, match=message):
-        model(torch.tensor([1, 2])).sum().backward()
-    with pytest.raises(RunError, match=message):
-        bps.push_pull(torch.ones(1))
     bps.shutdown()
 
 

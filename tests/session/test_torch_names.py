@@ -68,6 +68,15 @@ def test_every_name_of_horovod_and_byteps_is_there_or_says_what_to_use(module):
         _ = found.median
 
 
+def test_a_tensor_of_one_element_of_a_strided_one():
+    def body():
+        (one,) = torch.arange(4.0)[::3].split(1)[1:]
+        assert hvd.broadcast(one, 0).tolist() == [3.0]
+        assert hvd.allgather(one).tolist() == [3.0, 3.0]
+
+    fork(2, body)
+
+
 def test_a_from_import_says_it_too():
     with pytest.raises(SpecError, match=r"no SyncBatchNorm, a name of Horovod: .* use torch\.nn\.GroupNorm"):
         exec("from hpcps.torch import SyncBatchNorm")

@@ -1,0 +1,204 @@
+"""What travels as rows: an allgather, whose processes give different numbers of them, and a sparse tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcps.errors import SpecError
+from hpcps.session.elements import Bytes, reduce
+from hpcps.session.reduction import GATHER, Reduction
+from hpcps.session.tensors import Declaration
+from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.copies import NAMES, bytes_of, on_host
+from hpcps.torch.exchange import (
+    PendingExchange,
+    check_whole,
+    declared,
+    free_name,
+    number_of_call,
+    sparse,
+    take_name,
+    unknown_type,
+)
+from hpcps.torch.state import session
+
+_INDEX = 8
+"""Bytes of a number in an index."""
+
+
+@dataclass(slots=True)
+class PendingRows(PendingExchange):
+    """An exchange of rows that the script has begun.
+
+    Attributes:
+        found: gets the rows of each process, as bytes.
+    """
+
+    found: list[Bytes]
+
+    def rows(self) -> list[Bytes]:
+        """Wait for the result, and return the rows of each process, as bytes."""
+        self.wait()
+        return self.found
+
+
+def begin_rows(rows: Tensor, name: str, form: str) -> PendingRows:
+    """Begin an exchange of the rows of all processes.
+
+    Args:
+        rows: the rows `[n, ...]` of this process, of a tensor on the host. They must not change before the end.
+        name: their name; empty for a name from their form.
+        form: what is equal in all processes that do the same without names.
+    """
+    unnamed = "" if name else free_name(form)
+    row = torch.empty((1, *rows.shape[1:]), dtype=rows.dtype, device="meta")
+    declaration = declared(name or unnamed, row, GATHER)
+    found: list[Bytes] = []
+    values = bytes_of(rows).reshape(len(rows), row.nbytes)
+    exchange = session().start(declaration, values, found, 0 if name else number_of_call(form))
+    if unnamed:
+        take_name(unnamed)
+    return PendingRows(exchange, unnamed, found)
+
+
+def in_words(name: str, shape: Sequence[object], dtype: torch.dtype) -> str:
+    """Return a name with the form of its tensor: the models of a script may have equal names and other shapes."""
+    return f"{name} {tuple(shape)} {dtype}"
+
+
+def begin_sparse(
+    output: Tensor, name: str | None, reduction: Reduction, compression: type[NoneCompressor] = Compression.none
+) -> PendingSparse:
+    """Begin to combine a sparse tensor in place: its indices and their values travel.
+
+    Args:
+        output: the tensor, in coordinate format. It gets the result, which has the indices of all processes.
+        name: its name; None for a name from its type and shape.
+        reduction: the mean or the sum.
+        compression: what its values are converted to.
+
+    Raises:
+        SpecError: it has another format, or a rule or another operation is to combine it.
+    """
+    check_sparse(output, name or "without a name", reduction)
+    return _begin_sparse(output, output, name, reduction, compression)
+
+
+def begin_gradient(
+    parameter: Tensor, name: str, reduction: Reduction, compression: type[NoneCompressor]
+) -> PendingSparse:
+    """Begin to combine the gradient of a parameter, as the rows that it has; see `begin_sparse`.
+
+    The gradient may be dense, or None, which is not the same as one without rows. The result is a new gradient, which
+    is None only if it is None in all processes.
+    """
+    gradient = parameter.grad
+    if gradient is not None and gradient.layout is torch.strided:
+        gradient = gradient.to_sparse(1)
+    return _begin_sparse(gradient, parameter, name, reduction, compression)
+
+
+def check_sparse(tensor: Tensor, name: str, reduction: Reduction) -> None:
+    """Check that a sparse tensor can be combined.
+
+    Raises:
+        SpecError: it has another format, or a rule or another operation is to combine it.
+    """
+    if tensor.layout is not torch.sparse_coo:
+        raise sparse(name)
+    if reduction not in ("mean", "sum"):
+        raise SpecError(
+            f"tensor '{name}' is sparse, which the mean and the sum combine; a rule, a compressor or another operation "
+            "takes all of its values: use to_dense()"
+        )
+
+
+@dataclass(slots=True)
+class PendingSparse:
+    """An exchange of a sparse tensor that the script has begun.
+
+    Attributes:
+        pending: the exchange of its rows.
+        like: a tensor of its shape, type and device, which `finish` overwrites.
+        indices: the number of dimensions that an index has.
+        dtype: the type of the values that travel.
+        operation: how they are combined.
+        factor: what the result is multiplied by.
+    """
+
+    pending: PendingRows
+    like: Tensor
+    indices: int
+    dtype: torch.dtype
+    operation: str
+    factor: float = 1.0
+
+    def done(self) -> bool:
+        """Return whether its result has come."""
+        return self.pending.done()
+
+    def finish(self) -> Tensor:
+        """Wait for the result, write it to the tensor, and return this."""
+        result = self.result()
+        assert result is not None, "this process has given one"
+        with torch.no_grad():
+            self.like.copy_(result if self.factor == 1.0 else result * self.factor)
+        return self.like
+
+    def result(self) -> Tensor | None:
+        """Wait for the result, and return it as a new tensor; None if no process has given one.
+
+        The arithmetic is that of an aggregator, on the values of all indices that a process has given: the result has
+        the same bits as that of dense tensors.
+        """
+        shape, width = self.like.shape, _INDEX * self.indices
+        every = self.pending.rows()
+        if not any(map(len, every)):
+            return None
+        given = [rows[1:] for rows in every]  # the first one says that the process gives a tensor
+        keys = [_keys(rows[:, :width].copy().view(np.int64), shape) for rows in given]
+        found, places = np.unique(np.concatenate(keys), return_inverse=True)
+        whole = np.zeros((len(given), len(found), prod(shape[self.indices :]) * self.dtype.itemsize), np.uint8)
+        for out, rows, mine in zip(whole, given, np.split(places, np.cumsum(list(map(len, keys)))[:-1]), strict=True):
+            out[mine] = rows[:, width:]
+        values = torch.empty((len(found), *shape[self.indices :]), dtype=self.dtype)
+        reduce([out.reshape(-1) for out in whole], NAMES[self.dtype], self.operation, bytes_of(values))
+        indices = torch.from_numpy(np.stack(np.unravel_index(found, shape[: self.indices])))
+        result = torch.sparse_coo_tensor(
+            indices, values.to(self.like.dtype), shape, check_invariants=False, is_coalesced=True
+        )
+        return result.to(self.like.device)
+
+
+def _begin_sparse(
+    tensor: Tensor | None, like: Tensor, name: str | None, reduction: Reduction, compression: type[NoneCompressor]
+) -> PendingSparse:
+    """Begin the exchange of the rows of a tensor: an index, then its values. The first row says that there is one."""
+    assert isinstance(reduction, str), "a rule takes dense tensors"
+    known = name or "without a name"
+    check_whole(known, like)
+    if like.dtype not in NAMES:
+        raise unknown_type(known, like.dtype)
+    Declaration(known, NAMES[like.dtype], (tuple(like.shape),), reduction).check()
+    given = (like.detach().new_zeros(like.shape).to_sparse(1) if tensor is None else tensor.detach()).coalesce()
+    values, width = on_host(compression.compress(given.values())[0]), _INDEX * given.sparse_dim()
+    rows = np.full((1 + len(values), width + prod(values.shape[1:]) * values.dtype.itemsize), 0xFF, np.uint8)
+    rows[1:, :width] = bytes_of(on_host(given.indices().T)).reshape(len(values), width)
+    rows[1:, width:] = bytes_of(values).reshape(len(values), rows.shape[1] - width)
+    form = f"{in_words('sparse', like.shape, values.dtype)} {reduction}"
+    sent = torch.from_numpy(rows if tensor is not None else rows[:0])
+    pending = begin_rows(sent, f"{form} {name}" if name else "", f"unnamed {form}")
+    return PendingSparse(pending, like, given.sparse_dim(), values.dtype, reduction)
+
+
+def _keys(indices: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.int64]:
+    """Return one number for each index `[n, dimensions of an index]`."""
+    found: NDArray[np.int64] = np.ravel_multi_index(tuple(indices.T), tuple(shape[: indices.shape[1]]))
+    return found
