@@ -48,6 +48,7 @@ from hpcps.spec.tree import get
 from hpcps.transport import ProcessGroup
 from hpcps.transport.mpi.component import load_mpi
 from hpcps.transport.process_group import LostError
+from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 
 INDEPENDENT = "if the processes are independent of each other, use init(alone=True)"
 """What to do where processes do not belong together, for messages."""
@@ -121,6 +122,36 @@ class LaunchedSession(StepSession):
             ending.end()
         ending.shutdown()
         return 0
+
+
+def join_in_memory(
+    mine: int,
+    count: int,
+    allgather: Callable[[bytes], list[bytes]],
+    timeout: float,
+    copies: Copies,
+    elsewhere: str = "",
+) -> Session:
+    """Join processes of this host through shared memory.
+
+    Args:
+        mine: the number of this process.
+        count: the number of processes.
+        allgather: returns what all processes give, in their order.
+        timeout: seconds in which an exchange must end.
+        copies: copies tensors.
+        elsewhere: what to do if processes are on other hosts, for the message.
+    """
+    world = [Peer("worker", k) for k in range(count)]
+    group = SharedMemoryProcessGroup(mine, {peer: k for k, peer in enumerate(world)}, allgather, elsewhere)
+    session = Session(group, world, timeout, copies)
+    session.begin()
+    return session
+
+
+def join_nobody(timeout: float, copies: Copies) -> Session:
+    """Return the session of a process that is alone; see `join_in_memory`."""
+    return join_in_memory(0, 1, lambda mine: [mine], timeout, copies)
 
 
 def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> None:

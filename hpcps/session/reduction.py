@@ -128,3 +128,38 @@ def table_of(rule: object, what: str = "rule") -> dict[str, Any]:
         return {str(key): value for key, value in rule.items()}
     example = {"rule": "median", "attack": "negative", "compression": "onebit"}[what]
     raise SpecError(f"{what} must be the name, the table or an object of one, such as {example!r}, not {rule!r}")
+
+
+def operation_of(average: bool) -> str:
+    """Return the operation of an argument `average`.
+
+    Raises:
+        SpecError: it is the name of a tensor.
+    """
+    if isinstance(average, str):
+        raise SpecError(f"average is {average!r}: give the name of a tensor as name={average!r}")
+    return "mean" if average else "sum"
+
+
+def reduction_of(
+    operation: str, rule: object = None, attack: object = None, seed: int = 0, compression: object = None
+) -> Reduction:
+    """Return how tensors are combined: by a rule if there is one, else by an operation, such as `mean`.
+
+    Raises:
+        SpecError: the arguments contradict each other.
+    """
+    if rule is not None and operation != "mean":
+        given = "average=False and op=Sum" if operation == "sum" else f"op={operation.capitalize()}"
+        raise SpecError(f"a rule is in place of the mean: leave out {given}, or rule=")
+    if attack is None and compression is None:
+        return operation if rule is None else table_of(rule)
+    if operation != "mean":
+        raise SpecError(
+            f"{'a compressor' if attack is None else 'attack='} is for the mean or a rule: use average=True"
+        )
+    return {
+        **table_of(rule or "mean"),
+        **({} if attack is None else {"attack": table_of(attack, "attack"), "seed": seed}),
+        **({} if compression is None else {"compression": table_of(compression, "compression")}),
+    }

@@ -29,7 +29,21 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
+from hpcps.session.current import (
+    cross_rank,
+    cross_size,
+    get_pushpull_speed,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    log,
+    rank,
+    shutdown,
+    size,
+)
 from hpcps.session.join import messages
+from hpcps.session.pending import poll, synchronize
 from hpcps.torch.collectives import (
     allgather,
     allgather_async,
@@ -53,7 +67,6 @@ from hpcps.torch.combining import (
 from hpcps.torch.compatibility import absent
 from hpcps.torch.compression import Compression
 from hpcps.torch.data_parallel import DistributedDataParallel
-from hpcps.torch.exchange import poll, synchronize
 from hpcps.torch.hook import exchange, hook
 from hpcps.torch.horovod import (
     Average,
@@ -82,20 +95,7 @@ from hpcps.torch.horovod import (
     sparse_allreduce_async,
 )
 from hpcps.torch.optimizer import DistributedOptimizer
-from hpcps.torch.state import (
-    cross_rank,
-    cross_size,
-    get_pushpull_speed,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    log,
-    rank,
-    shutdown,
-    size,
-)
+from hpcps.torch.state import init
 
 __all__ = [
     "Average",

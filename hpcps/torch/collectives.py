@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
+from hpcps.session.current import rank, size
+from hpcps.session.pending import kept
 from hpcps.session.reduction import BROADCAST, GATHER
 from hpcps.torch.combining import combine
 from hpcps.torch.copies import bytes_of, on_host
-from hpcps.torch.exchange import PendingTensor, begin, check_whole, checked, copied, kept, named, sparse
+from hpcps.torch.exchange import PendingTensor, begin, check_whole, checked, copied, named, sparse
 from hpcps.torch.rows import PendingRows, begin_rows, in_words
-from hpcps.torch.state import rank, size
 
 _SMALLEST = 1 << 10
 

@@ -9,19 +9,10 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.session.reduction import Reduction
+from hpcps.session.pending import kept, synchronize
+from hpcps.session.reduction import Reduction, operation_of
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
-from hpcps.torch.exchange import (
-    PendingTensor,
-    begin,
-    checked,
-    copied,
-    declared,
-    kept,
-    operation_of,
-    reduction_of,
-    synchronize,
-)
+from hpcps.torch.exchange import PendingTensor, begin, checked, copied, declared, reduction_of
 from hpcps.torch.rows import PendingSparse, begin_sparse
 
 

@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hpcps.errors import RunError, SpecError
+from hpcps.errors import SpecError
+from hpcps.session import reduction as reductions
 from hpcps.session import tensors
+from hpcps.session.current import check_front_end, session
 from hpcps.session.elements import TYPES
-from hpcps.session.reduction import Reduction, table_of
-from hpcps.session.tensors import Declaration, TensorExchange
+from hpcps.session.pending import PendingExchange, free_name, number_of_call, take_name
+from hpcps.session.reduction import Reduction
+from hpcps.session.tensors import Declaration
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.copies import NAMES, bytes_of, on_host
-from hpcps.torch.state import check_world, session
-
-_handles: dict[int, PendingOperation] = {}
-_numbers = count()
-_unnamed: set[str] = set()
-_calls: Counter[str] = Counter()
-"""How often the script has given a tensor without a name, by the type, the shape and the reduction."""
-
-
-class PendingOperation(Protocol):
-    """What a handle stands for."""
-
-    def done(self) -> bool:
-        """Return whether `finish` does not wait."""
-
-    def finish(self) -> Any:
-        """Wait for the result, and return it."""
-
-
-@dataclass(slots=True)
-class PendingExchange:
-    """An exchange that the script has begun.
-
-    Attributes:
-        exchange: the exchange.
-        unnamed: the name that it uses, if it was given none.
-    """
-
-    exchange: TensorExchange
-    unnamed: str
-
-    def done(self) -> bool:
-        """Return whether its result has come."""
-        return session().done(self.exchange)
-
-    def wait(self) -> None:
-        """Wait for the result."""
-        exchange = self.exchange
-        try:
-            if exchange.left or exchange.error is not None:
-                session().wait(exchange)
-        finally:
-            if self.unnamed:
-                _unnamed.discard(self.unnamed)
+from hpcps.torch.state import FRONT_END, check_world
 
 
 @dataclass(slots=True)
@@ -97,17 +55,6 @@ class PendingTensor(PendingExchange):
         return self.output
 
 
-def operation_of(average: bool) -> str:
-    """Return the operation of an argument `average`.
-
-    Raises:
-        SpecError: it is the name of a tensor.
-    """
-    if isinstance(average, str):
-        raise SpecError(f"average is {average!r}: give the name of a tensor as name={average!r}")
-    return "mean" if average else "sum"
-
-
 def reduction_of(
     operation: str,
     rule: object,
@@ -115,14 +62,11 @@ def reduction_of(
     seed: int = 0,
     compression: Compressing = Compression.none,
 ) -> Reduction:
-    """Return how tensors are combined: by a rule if there is one, else by an operation, such as `mean`.
+    """Return how tensors are combined; see `session.reduction.reduction_of`.
 
     Raises:
         SpecError: the arguments contradict each other.
     """
-    if rule is not None and operation != "mean":
-        given = "average=False and op=Sum" if operation == "sum" else f"op={operation.capitalize()}"
-        raise SpecError(f"a rule is in place of the mean: leave out {given}, or rule=")
     if rule is attack is None and compression is Compression.none:
         return operation
     conversion(compression)  # checks a class
@@ -132,17 +76,7 @@ def reduction_of(
             "attacks are not simulated on gradients that a class of Compression converts: give a compressor of hpcps, "
             'such as compression="fp16", or leave out attack='
         )
-    if (encodes or attack is not None) and operation != "mean":
-        raise SpecError(
-            f"{'a compressor' if attack is None else 'attack='} is for the mean or a rule: use average=True"
-        )
-    if encodes or attack is not None:
-        return {
-            **table_of(rule or "mean"),
-            **({} if attack is None else {"attack": table_of(attack, "attack"), "seed": seed}),
-            **({"compression": table_of(compression, "compression")} if encodes else {}),
-        }
-    return table_of(rule) if rule is not None else operation
+    return reductions.reduction_of(operation, rule, attack, seed, compression if encodes else None)
 
 
 def declared(
@@ -158,6 +92,7 @@ def declared(
     if known is not None and known[0] == given:
         return known[1]
     check_whole(name, tensor)
+    check_front_end(FRONT_END)
     check_world()
     if tensor.layout is not torch.strided:
         raise sparse(name)
@@ -260,17 +195,6 @@ def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:
     raise SpecError(f"{call} needs the names of tensors: use model.named_parameters() in place of parameters()")
 
 
-def poll(handle: int) -> bool:
-    """Return whether an exchange is done, so that `synchronize` does not wait."""
-    return _pending(handle).done()
-
-
-def synchronize(handle: int) -> Any:
-    """Wait for the result of an exchange, and return it: a tensor, or a list of tensors if the handle is of several."""
-    pending = _handles.pop(handle, None) or _pending(handle)
-    return pending.finish()
-
-
 def checked(tensor: Tensor) -> Tensor:
     """Return what a script gives as a tensor.
 
@@ -288,37 +212,3 @@ def copied(tensor: Tensor) -> Tensor:
     """Return a copy that any thread may write to: not even in inference mode is it a tensor of that mode."""
     with torch.inference_mode(False):
         return tensor.detach().clone()
-
-
-def kept(pending: PendingOperation) -> int:
-    """Return a handle, which `synchronize` takes."""
-    handle = next(_numbers)
-    _handles[handle] = pending
-    return handle
-
-
-def _pending(handle: int) -> PendingOperation:
-    if handle not in _handles:
-        raise RunError(f"handle {handle} is unknown, or synchronized already")
-    return _handles[handle]
-
-
-def free_name(form: str) -> str:
-    """Return the first name for a tensor of a form that no exchange under way has.
-
-    A script that does the same in all processes gets the same names in all of them. Where it does not, the aggregator
-    finds that the numbers of the calls differ.
-    """
-    names = (f"{form} {number}" for number in count())
-    return next(name for name in names if name not in _unnamed)
-
-
-def take_name(name: str) -> None:
-    """Note that an exchange under way has a name of `free_name`."""
-    _unnamed.add(name)
-
-
-def number_of_call(form: str) -> int:
-    """Count a tensor of a form to which the script has given no name."""
-    _calls[form] += 1
-    return _calls[form]

@@ -13,12 +13,12 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hpcps.errors import RunError, SpecError
+from hpcps.session.current import session, size
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import begin, check_whole, sparse
 from hpcps.torch.gradient_buckets import GradientBucket, SparseGradient
 from hpcps.torch.samples import is_unchanged, state_of
-from hpcps.torch.state import session, size
 from hpcps.torch.together import Together
 
 _steps = count()

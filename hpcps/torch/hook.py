@@ -16,11 +16,12 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from hpcps.errors import SpecError
+from hpcps.session.current import is_initialized, session, size
 from hpcps.session.join import messages
-from hpcps.session.reduction import is_whole, rule_of
+from hpcps.session.reduction import is_whole, operation_of, rule_of
 from hpcps.torch.compression import Compressing, Compression, conversion
-from hpcps.torch.exchange import operation_of, reduction_of
-from hpcps.torch.state import check_world, init, is_asynchronous, is_initialized, session, size
+from hpcps.torch.exchange import reduction_of
+from hpcps.torch.state import check_world, init, is_asynchronous
 from hpcps.torch.together import Together
 from hpcps.torch.updates import UpdateCounter
 

@@ -10,19 +10,13 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
+from hpcps.session.current import session
+from hpcps.session.pending import kept, synchronize
+from hpcps.session.reduction import operation_of
 from hpcps.torch.combining import check_factors, combine, scaled
 from hpcps.torch.compression import Compressing, Compression, conversion
-from hpcps.torch.exchange import (
-    PendingTensor,
-    checked,
-    copied,
-    kept,
-    operation_of,
-    reduction_of,
-    synchronize,
-)
+from hpcps.torch.exchange import PendingTensor, checked, copied, reduction_of
 from hpcps.torch.rows import PendingSparse, check_sparse
-from hpcps.torch.state import session
 
 Average, Sum, Min, Max, Product = "mean", "sum", "min", "max", "product"
 """The operations of `op`."""

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
+from hpcps.session.current import is_initialized, rank, session
 from hpcps.session.reduction import ACCUMULATE, Reduction
 from hpcps.torch.combining import push_pull
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import begin, named, reduction_of
 from hpcps.torch.gradients import Gradients
 from hpcps.torch.horovod import operation
-from hpcps.torch.state import is_asynchronous, is_initialized, rank, session
+from hpcps.torch.state import is_asynchronous
 
 _optimizers = count()
 

@@ -12,22 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcps.errors import SpecError
+from hpcps.session.current import session
 from hpcps.session.elements import Bytes, reduce
+from hpcps.session.pending import PendingExchange, free_name, number_of_call, take_name
 from hpcps.session.reduction import GATHER, Reduction
 from hpcps.session.tensors import Declaration
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.copies import NAMES, bytes_of, on_host
-from hpcps.torch.exchange import (
-    PendingExchange,
-    check_whole,
-    declared,
-    free_name,
-    number_of_call,
-    sparse,
-    take_name,
-    unknown_type,
-)
-from hpcps.torch.state import session
+from hpcps.torch.exchange import check_whole, declared, sparse, unknown_type
 
 _INDEX = 8
 """Bytes of a number in an index."""

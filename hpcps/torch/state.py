@@ -1,27 +1,24 @@
-"""The session of this process: which other processes it joins, and how it ends."""
+"""Which other processes a script of PyTorch joins."""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from hpcps.errors import LaunchError, RunError, message_of
-from hpcps.launch.ancestry import JOINED, Ancestry, Task
+from hpcps.launch.ancestry import Ancestry, Task
 from hpcps.launch.local_rank import OWN_RANK, PLAN
-from hpcps.protocol.messages import Peer
-from hpcps.session.join import INDEPENDENT, ScriptEnding, StepSession, join_launch, join_task, messages
-from hpcps.session.member import RECENT, TIMEOUT
+from hpcps.session.current import begin, is_initialized, session
+from hpcps.session.join import INDEPENDENT, join_in_memory, join_launch, join_nobody, join_task, messages
+from hpcps.session.member import TIMEOUT
 from hpcps.session.session import Session
 from hpcps.torch.copies import TensorCopies
-from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 
 _ELSEWHERE = (
     "on several hosts, start the script with `hpcps launch`, or with mpirun and as many tasks; under torchrun, all "
@@ -29,8 +26,9 @@ _ELSEWHERE = (
 )
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
 
-_current: tuple[Session, ScriptEnding] | None = None
-_asynchronous = _ended = _alone = False
+FRONT_END = "hpcps.torch"
+
+_asynchronous = _alone = False
 
 
 def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: bool = False) -> None:
@@ -52,104 +50,16 @@ def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: b
             which this process does not know: a child of multiprocessing, of fork or of a process that has joined
             others must say to which it belongs.
     """
-    global _current, _asynchronous, _alone
-    if _current is not None:
-        return
-    if _ended:
-        raise LaunchError("init() after shutdown(): a script joins the other processes only once")
-    _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
-    _alone = alone
-    session = _alone_session(timeout) if alone else _join(timeout)
-    if isinstance(session, StepSession) or session.size > 1:
-        os.environ[JOINED] = str(os.getpid())
-    _current = session, ScriptEnding(session)
-
-
-def shutdown() -> None:
-    """End the session; returns when all processes have ended theirs. The end of a script does this by itself."""
-    global _current, _ended
-    if _current is not None:
-        (session, ending), _current = _current, None
-        _ended = isinstance(session, StepSession) or session.size > 1
-        try:
-            ending.shutdown()
-        finally:
-            if not _ended:  # others may still read the memory of this process
-                session.leave()
-
-
-def log(*, epoch: float | None = None, **numbers: Any) -> None:
-    """Write numbers, such as `loss=0.3, accuracy=0.91`, into the record of the run, for plots and reports.
-
-    The numbers are those of process 0: in the others, and without `hpcps launch`, this has no effect.
-
-    Args:
-        epoch: the finished epochs; by default, the number of this call, from 1.
-        numbers: numbers or tensors with one element; `accuracy`, from 0 to 1, and `loss` on the test set are those that
-            plots draw.
-    """
-    session().log(epoch, numbers)
-
-
-def get_pushpull_speed() -> tuple[float, float]:
-    """Return the time, in ms since 1970, and the MB/s that this process has exchanged in the last 10 seconds."""
-    return 1e3 * time.time(), session().recent() / RECENT / 1e6
-
-
-def session() -> Session:
-    """Return the session of this process.
-
-    Raises:
-        RunError: there is none.
-    """
-    if _current is None:
-        raise RunError("call hpcps.torch.init() first")
-    return _current[0]
+    global _asynchronous, _alone
+    if not is_initialized():
+        _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
+        _alone = alone
+    begin(FRONT_END, lambda: join_nobody(timeout, TensorCopies()) if alone else _join(timeout))
 
 
 def is_asynchronous() -> bool:
     """Return whether `init` has chosen asynchronous training."""
     return _asynchronous
-
-
-def is_initialized() -> bool:
-    """Return whether this process has joined the others."""
-    return _current is not None
-
-
-def rank() -> int:
-    """Return the number of this process, from 0."""
-    return session().rank
-
-
-def size() -> int:
-    """Return the number of processes of the script."""
-    return session().size
-
-
-def local_rank() -> int:
-    """Return the number of this process among those of its host."""
-    return session().local_rank
-
-
-def local_size() -> int:
-    """Return the number of processes of the script on this host."""
-    return session().local_size
-
-
-def cross_rank() -> int:
-    """Return the number of this host among those that have a process with this `local_rank`."""
-    return session().cross_rank
-
-
-def cross_size() -> int:
-    """Return the number of hosts that have a process with this `local_rank`."""
-    return session().cross_size
-
-
-def is_homogeneous() -> bool:
-    """Return whether each host has the same number of processes."""
-    return session().homogeneous
 
 
 def check_world(size: int | None = None, of: str = "torch.distributed", remedy: str = "") -> None:
@@ -197,7 +107,7 @@ def _join(timeout: float) -> Session:
             "torch.distributed.init_process_group(), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for it; "
             f"{INDEPENDENT}"
         )
-    return _alone_session(timeout)
+    return join_nobody(timeout, TensorCopies())
 
 
 def _join_torchrun(timeout: float, task: Task | None) -> Session:
@@ -219,7 +129,7 @@ def _join_torchrun(timeout: float, task: Task | None) -> Session:
 def _join_group(store: Store, mine: int, count: int, timeout: float, task: Task | None) -> Session:
     """Join the processes that share a store of torch, of which this one has the number `mine`."""
     if count == 1:
-        return _alone_session(timeout)
+        return join_nobody(timeout, TensorCopies())
     # torchrun keeps the store, with what processes have written to it before a restart.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     allgather = _allgather(PrefixStore(f"hpcps/{attempt}", store), mine, count, timeout)
@@ -227,7 +137,7 @@ def _join_group(store: Store, mine: int, count: int, timeout: float, task: Task 
     found = [each.decode().split() for each in allgather(f"{socket.gethostname()} {same}".encode())]
     if task is not None and len({host for host, _ in found}) > 1 and all(each == "True" for _, each in found):
         return join_task(task, timeout, TensorCopies())
-    return _among(mine, count, allgather, timeout)
+    return join_in_memory(mine, count, allgather, timeout, TensorCopies(), _ELSEWHERE)
 
 
 def _allgather(store: PrefixStore, mine: int, count: int, timeout: float) -> Callable[[bytes], list[bytes]]:
@@ -254,15 +164,3 @@ def _is_set(store: PrefixStore, key: str) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _alone_session(timeout: float) -> Session:
-    return _among(0, 1, lambda mine: [mine], timeout)
-
-
-def _among(mine: int, count: int, allgather: Callable[[bytes], list[bytes]], timeout: float) -> Session:
-    world = [Peer("worker", k) for k in range(count)]
-    group = SharedMemoryProcessGroup(mine, {peer: k for k, peer in enumerate(world)}, allgather, _ELSEWHERE)
-    session = Session(group, world, timeout, TensorCopies())
-    session.begin()
-    return session

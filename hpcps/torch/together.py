@@ -8,11 +8,11 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
+from hpcps.session.current import session
 from hpcps.session.reduction import Reduction
 from hpcps.session.tensors import TensorExchange
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import PendingTensor, begin, declared
-from hpcps.torch.state import session
 
 
 class Together:

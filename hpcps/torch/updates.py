@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from hpcps.torch.state import session
+from hpcps.session.current import session
 
 
 class UpdateCounter:

@@ -200,7 +200,7 @@ def test_a_launch_names_the_process_that_another_loses_at_the_end(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import time, hpcps.torch as bps\nfrom hpcps.protocol.messages import Peer\n"
-        "from hpcps.torch.state import session\nfrom hpcps.transport.process_group import LostError\n"
+        "from hpcps.session.current import session\nfrom hpcps.transport.process_group import LostError\n"
         "def lose(): raise LostError(Peer('worker', 1), 'n2', 'it was stopped')\n"
         "bps.init()\nmine = bps.rank()\nsession()._group.barrier = lambda: time.sleep(200) if mine else lose()\n"
     )

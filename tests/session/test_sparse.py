@@ -13,7 +13,7 @@ pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.errors import RunError, SpecError  # noqa: E402
-from hpcps.torch.state import session  # noqa: E402
+from hpcps.session.current import session  # noqa: E402
 
 WORDS, WIDTH = 40, 3
 FORMS = [((9, 4), 1), ((9,), 1), ((4, 3, 2), 2), ((3, 3), 2), ((5, 0), 1)]

@@ -30,10 +30,10 @@ from hpcps.protocol.messages import Peer  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 from hpcps.session import member  # noqa: E402
 from hpcps.session.compressed import TensorDecoder, TensorEncoder  # noqa: E402
+from hpcps.session.current import session  # noqa: E402
 from hpcps.session.session import Session  # noqa: E402
 from hpcps.session.tensors import Declaration, Tensor  # noqa: E402
 from hpcps.torch.horovod import operation  # noqa: E402
-from hpcps.torch.state import session  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
 FLIP = SignFlip(rate=0.25, scope="worker")

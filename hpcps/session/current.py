@@ -1,0 +1,133 @@
+"""The session of this process: there is one at a time, whichever framework exchanges its tensors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcps.errors import LaunchError, RunError
+from hpcps.launch.ancestry import JOINED
+from hpcps.session.join import ScriptEnding, StepSession
+from hpcps.session.member import RECENT
+from hpcps.session.session import Session
+
+_current: tuple[Session, ScriptEnding] | None = None
+_front_end = ""
+_ended = False
+
+
+def begin(front_end: str, join: Callable[[], Session]) -> None:
+    """Join the other processes of the script; without effect if this process has joined them.
+
+    Args:
+        front_end: the module whose tensors the session copies.
+        join: joins them, and returns the session.
+
+    Raises:
+        LaunchError: they have ended their session.
+        RunError: this process has joined them with another front end.
+    """
+    global _current, _front_end
+    if _current is not None:
+        check_front_end(front_end)
+        return
+    if _ended:
+        raise LaunchError("init() after shutdown(): a script joins the other processes only once")
+    session = join()
+    if isinstance(session, StepSession) or session.size > 1:
+        os.environ[JOINED] = str(os.getpid())
+    _current, _front_end = (session, ScriptEnding(session)), front_end
+
+
+def check_front_end(name: str) -> None:
+    """Check that the session copies the tensors of a front end.
+
+    Raises:
+        RunError: it copies those of another one.
+    """
+    if name != _front_end:
+        raise RunError(f"{_front_end}.init() has joined the other processes: {name} needs its own init() instead of it")
+
+
+def shutdown() -> None:
+    """End the session; returns when all processes have ended theirs. The end of a script does this by itself."""
+    global _current, _ended
+    if _current is not None:
+        (session, ending), _current = _current, None
+        _ended = isinstance(session, StepSession) or session.size > 1
+        try:
+            ending.shutdown()
+        finally:
+            if not _ended:  # others may still read the memory of this process
+                session.leave()
+
+
+def log(*, epoch: float | None = None, **numbers: Any) -> None:
+    """Write numbers, such as `loss=0.3, accuracy=0.91`, into the record of the run, for plots and reports.
+
+    The numbers are those of process 0: in the others, and without `hpcps launch`, this has no effect.
+
+    Args:
+        epoch: the finished epochs; by default, the number of this call, from 1.
+        numbers: numbers or tensors with one element; `accuracy`, from 0 to 1, and `loss` on the test set are those that
+            plots draw.
+    """
+    session().log(epoch, numbers)
+
+
+def get_pushpull_speed() -> tuple[float, float]:
+    """Return the time, in ms since 1970, and the MB/s that this process has exchanged in the last 10 seconds."""
+    return 1e3 * time.time(), session().recent() / RECENT / 1e6
+
+
+def session() -> Session:
+    """Return the session of this process.
+
+    Raises:
+        RunError: there is none.
+    """
+    if _current is None:
+        raise RunError("call init() first")
+    return _current[0]
+
+
+def is_initialized() -> bool:
+    """Return whether this process has joined the others."""
+    return _current is not None
+
+
+def rank() -> int:
+    """Return the number of this process, from 0."""
+    return session().rank
+
+
+def size() -> int:
+    """Return the number of processes of the script."""
+    return session().size
+
+
+def local_rank() -> int:
+    """Return the number of this process among those of its host."""
+    return session().local_rank
+
+
+def local_size() -> int:
+    """Return the number of processes of the script on this host."""
+    return session().local_size
+
+
+def cross_rank() -> int:
+    """Return the number of this host among those that have a process with this `local_rank`."""
+    return session().cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have a process with this `local_rank`."""
+    return session().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Return whether each host has the same number of processes."""
+    return session().homogeneous

@@ -1,0 +1,160 @@
+"""hpcps.numpy: what scripts without PyTorch call; its results have the bits of those of hpcps.torch."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hpcps.numpy as bps
+from hpcps.errors import LaunchError, RunError, SpecError
+from hpcps.rules import Median
+
+SCRIPT = """
+import sys
+import numpy as np
+kind = sys.argv[1]
+if kind == "torch":
+    import torch
+    import hpcps.torch as bps
+    given, taken = torch.from_numpy, lambda tensor: tensor.numpy()
+else:
+    import hpcps.numpy as bps
+    assert "torch" not in sys.modules
+    given = taken = np.asarray
+bps.init()
+found = []
+for dtype in ("float16", "float32", "float64", "int8", "int64", "bool"):
+    for shape in ((), (0,), (7,), (5, 33), (300, 211), (1100, 1000)):
+        values = np.random.default_rng(bps.rank()).normal(size=shape) * 9
+        array = given(np.asarray(values).astype(dtype))
+        found.append(bps.push_pull(array, average=dtype.startswith("float"), name=f"{dtype} {shape}"))
+        found.append(bps.broadcast(array, 1, name=f"{dtype} {shape}"))
+for options in ({"rule": "median"}, {"rule": {"kind": "krum", "f": 0}}, {"compression": "onebit"}, {}):
+    table = given(np.random.default_rng(bps.rank()).normal(size=(40, 30)).astype(np.float32))
+    found += [bps.push_pull(table, name=f"{options}", **options) for _ in range(3)]
+handles = [bps.push_pull_async(table * k, average=False, name=f"handle {k}") for k in range(1, 4)]
+found += [bps.synchronize(handle) for handle in reversed(handles)]
+complex_ = bps.broadcast(given(np.full(3, 1j * bps.rank())), 2, name="complex")
+found.append(complex_)
+if bps.rank() == 0:
+    with open(f"{kind}.bytes", "wb") as file:
+        for each in found:
+            file.write(str(taken(each).shape).encode() + taken(each).tobytes())
+bps.shutdown()
+"""
+
+KILLED = """
+import os, signal
+import numpy as np
+import hpcps.numpy as bps
+bps.init()
+bps.push_pull(np.ones(3), name="w")
+if bps.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+bps.push_pull(np.ones(3), name="w")
+"""
+
+
+@pytest.fixture
+def alone():
+    bps.init(alone=True)
+    yield
+    bps.shutdown()
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_results_have_the_bits_of_torch(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for kind in ("numpy", "torch"):
+        subprocess.run(
+            [sys.executable, "-m", "hpcps", "launch", "-n", "3", sys.executable, "script.py", kind],
+            cwd=tmp_path, check=True, timeout=120,
+        )  # fmt: skip
+    one, other = ((tmp_path / f"{kind}.bytes").read_bytes() for kind in ("numpy", "torch"))
+    assert len(one) > 1_000_000
+    assert one == other
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_a_process_that_is_killed_is_named(tmp_path):
+    (tmp_path / "script.py").write_text(KILLED)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcps", "launch", "-n", "3", sys.executable, "script.py"],
+        cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "worker-1" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("alone")
+def test_arrays_of_any_form():
+    table = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    for array in (table.T, table[:, ::2], table[::-1], table.astype(">f4"), table.tolist(), 3.0, True):
+        average = array is not True
+        found = bps.push_pull(array, average)
+        assert np.array_equal(found, array)
+        assert found.flags.writeable
+        assert found.dtype.isnative
+    before = table.copy()
+    result = bps.push_pull(table, name="t")
+    result[:] = 7
+    assert np.array_equal(table, before)
+    assert bps.poll(handle := bps.push_pull_async(table)) in (True, False)
+    table[:] = 0
+    assert np.array_equal(bps.synchronize(handle), before)
+
+
+@pytest.mark.usefixtures("alone")
+def test_rules_by_name_table_and_object():
+    for rule in ("median", {"kind": "median"}, Median()):
+        assert bps.push_pull(np.float64([1, 2]), rule=rule).tolist() == [1, 2]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: bps.push_pull(["a", "b"], name="w"),
+            "array 'w' is str32, which cannot be exchanged: use one of float16",
+        ),
+        (lambda: bps.push_pull([None]), r"expect an array of numbers, not \[None\]"),
+        (lambda: bps.push_pull(np.ones(2, np.longdouble), name="w"), "array 'w' is .*, which cannot be exchanged: use"),
+        (lambda: bps.push_pull(np.ones(2, np.int32), name="w"), "'w' is int32: the mean is for floats"),
+        (lambda: bps.push_pull(np.ones(2, np.uint32), False, name="w"), "'w' is uint32: only a broadcast"),
+        (lambda: bps.push_pull(np.ones(2), "w"), "average is 'w': give the name of a tensor as name='w'"),
+        (lambda: bps.push_pull(np.ones(2), False, rule="median"), "a rule is in place of the mean"),
+        (lambda: bps.push_pull(np.ones(2), rule="nobody"), "nobody"),
+        (lambda: bps.push_pull(np.ones(2), rule=3), "rule must be the name, the table or an object of one"),
+        (lambda: bps.push_pull(np.ones(2), compression="onebit"), "compressors are for float32"),
+        (lambda: bps.broadcast(np.ones(2), 1, "w"), "the root_rank of array 'w' is 1: the ranks go from 0 to 0"),
+        (lambda: [bps.push_pull(np.ones(k), name="w") for k in (2, 3)], "declared before .* use another name"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(SpecError, match=message):
+        call()
+
+
+def test_what_there_is_before_init():
+    assert not bps.is_initialized()
+    with pytest.raises(RunError, match=r"call init\(\) first"):
+        bps.push_pull(np.ones(2))
+
+
+def test_processes_of_torchrun_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(LaunchError, match=r"only hpcps\.torch joins: start the script with `hpcps launch`"):
+        bps.init()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_script_uses_one_front_end():
+    torch = pytest.importorskip("torch")
+    import hpcps.torch
+
+    for call in (hpcps.torch.init, lambda: hpcps.torch.push_pull(torch.ones(2))):
+        with pytest.raises(RunError, match=r"hpcps.numpy.init\(\) has joined .*: hpcps.torch needs its own init"):
+            call()
