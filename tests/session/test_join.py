@@ -432,21 +432,6 @@ def test_the_hook_is_for_all_processes_of_the_session(alone, port):
     assert forked(body) == [0, 0]
 
 
-def test_accelerate(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    accelerate = pytest.importorskip("accelerate")
-
-    def train():
-        torch.set_num_threads(1)
-        bps.init(timeout=60)
-        model = accelerate.Accelerator(cpu=True).prepare(torch.nn.Linear(2, 1))
-        model.register_comm_hook(bps.exchange(), bps.hook)
-        model(torch.full((1, 2), 1.0 + 2 * bps.rank())).sum().backward()
-        assert (bps.size(), model.module.weight.grad.tolist()) == (2, [[2.0, 2.0]])
-
-    accelerate.debug_launcher(train, num_processes=2)
-
-
 def test_a_new_launch_inherits_what_a_site_sets_and_nothing_of_a_process():
     site = {"PATH": "/bin", "OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash", "PMI_NO_FORK": "1", "HPCPS_DATA": "/d"}
     site |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "SLURM_JOB_ID": "7", "PALS_RPC_TIMEOUT": "1", "RANK_FILE": "r"}
