@@ -16,7 +16,7 @@ from hpcps.errors import RunError, SpecError
 from hpcps.session.current import session, size
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
-from hpcps.torch.exchange import begin, check_whole, sparse
+from hpcps.torch.exchange import begin, check_whole
 from hpcps.torch.gradient_buckets import GradientBucket, SparseGradient
 from hpcps.torch.samples import is_unchanged, state_of
 from hpcps.torch.together import Together
@@ -125,8 +125,7 @@ class Gradients:
         """Count a backward pass; begin the exchange of gradients after the last one of the step.
 
         Raises:
-            RunError: there is one too many, or the gradient is sparse; the session ends, because the gradients of this
-                process are wrong.
+            RunError: there is one too many; the session ends, because the gradients of this process are wrong.
         """
         gradient, left = parameter.grad, self._left[parameter]
         if gradient is None:
@@ -152,16 +151,12 @@ class Gradients:
                 bucket.complete[parameter] = state_of(gradient)
 
     def _sparse(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        """Return a sparse gradient as it is exchanged.
-
-        Raises:
-            RunError: it is no gradient of an embedding; the session ends.
-        """
-        if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
-            raise self._failed(str(sparse(self.names[parameter])))
-        if self._agreed and isinstance(self._buckets[parameter], GradientBucket):
-            parameter.grad = gradient = gradient.to_dense()
-        return gradient
+        """Return a sparse gradient, or a dense one in its place: only the rows of an embedding are exchanged."""
+        of_rows = gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1
+        if of_rows and (not self._agreed or isinstance(self._buckets[parameter], SparseGradient)):
+            return gradient
+        parameter.grad = gradient.to_dense()
+        return parameter.grad
 
     @torch.no_grad()
     def _agree(self) -> None:
@@ -174,8 +169,8 @@ class Gradients:
         begin(layouts, layouts, self._layouts, "max").finish()
         found = {p for p, layout in zip(self.names, layouts.tolist(), strict=True) if layout == _SPARSE}
         for bucket in dict.fromkeys(self._buckets.values()):
-            if sparse := [parameter for parameter in bucket.parameters if parameter in found]:
-                for parameter in sparse:
+            if rows := [parameter for parameter in bucket.parameters if parameter in found]:
+                for parameter in rows:
                     name = self.names[parameter]
                     self._replace(bucket, SparseGradient(parameter, name, self._reduction, self._compression))
                 if dense := [parameter for parameter in bucket.parameters if parameter not in found]:
@@ -183,11 +178,10 @@ class Gradients:
         for parameter in self.names:
             gradient = parameter.grad
             if gradient is not None and gradient.layout is not torch.strided and parameter not in found:
-                bucket = self._buckets[parameter]
-                unchanged = is_unchanged(gradient, bucket.complete[parameter])
-                parameter.grad = gradient.to_dense()
-                if unchanged:
-                    bucket.complete[parameter] = state_of(parameter.grad)
+                complete = self._buckets[parameter].complete
+                parameter.grad = dense = gradient.to_dense()
+                if parameter in complete and is_unchanged(gradient, complete[parameter]):
+                    complete[parameter] = state_of(dense)
 
     def _replace(self, old: GradientBucket | SparseGradient, new: GradientBucket | SparseGradient) -> None:
         """Exchange gradients in another bucket from now on."""

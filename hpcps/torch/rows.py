@@ -179,7 +179,7 @@ def _begin_sparse(
     if like.dtype not in NAMES:
         raise unknown_type(known, like.dtype)
     Declaration(known, NAMES[like.dtype], (tuple(like.shape),), reduction).check()
-    given = (like.detach().new_zeros(like.shape).to_sparse(1) if tensor is None else tensor.detach()).coalesce()
+    given = _without_rows(like) if tensor is None else tensor.detach().coalesce()
     values, width = on_host(compression.compress(given.values())[0]), _INDEX * given.sparse_dim()
     rows = np.full((1 + len(values), width + prod(values.shape[1:]) * values.dtype.itemsize), 0xFF, np.uint8)
     rows[1:, :width] = bytes_of(on_host(given.indices().T)).reshape(len(values), width)
@@ -188,6 +188,12 @@ def _begin_sparse(
     sent = torch.from_numpy(rows if tensor is not None else rows[:0])
     pending = begin_rows(sent, f"{form} {name}" if name else "", f"unnamed {form}")
     return PendingSparse(pending, like, given.sparse_dim(), values.dtype, reduction)
+
+
+def _without_rows(like: Tensor) -> Tensor:
+    """Return a sparse tensor of a shape and type, without rows."""
+    indices, values = torch.empty((1, 0), dtype=torch.int64), torch.empty((0, *like.shape[1:]), dtype=like.dtype)
+    return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=False, is_coalesced=True)
 
 
 def _keys(indices: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.int64]:

@@ -163,6 +163,22 @@ def test_an_optimizer_for_sparse_gradients():
     fork(2, body)
 
 
+def test_a_gradient_with_indices_of_elements_is_exchanged_as_a_dense_one():
+    def body():
+        weight = torch.nn.Parameter(torch.zeros(3, 2))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        optimizer = bps.DistributedOptimizer(optimizer, [("weight", weight)])
+        for _ in range(2):
+            optimizer.zero_grad()
+            table = torch.full((3, 2), 2.0 * bps.rank()).to_sparse()
+            torch.sparse.sum(table * weight).backward()
+            optimizer.step()
+            assert weight.grad.layout is torch.strided
+        assert torch.equal(weight, torch.full((3, 2), -2.0))
+
+    fork(2, body)
+
+
 @pytest.mark.parametrize("dense_at", [0, 1])
 def test_a_gradient_that_is_dense_in_one_process(dense_at):
     """In the first step it is exchanged as a dense one; in a later one, its rows are."""
