@@ -21,6 +21,7 @@ from hpcps.registry import Config
 from hpcps.session.current import (
     begin,
     check_front_end,
+    checked_rank,
     cross_rank,
     cross_size,
     get_pushpull_speed,
@@ -122,7 +123,7 @@ def push_pull(
         SpecError: the array or the rule cannot be used.
         RunError: the processes give different arrays, or one of them has ended; the message names it and the array.
     """
-    return _begin(_copied(array), name, _reduction(average, rule, compression)).finish()
+    return _begin(_copied(array, name), name, _reduction(average, rule, compression)).finish()
 
 
 def push_pull_async(
@@ -134,7 +135,7 @@ def push_pull_async(
     rule: object = None,
 ) -> int:
     """Begin a `push_pull`; return a handle for `synchronize` and `poll`. The array may be changed at once."""
-    return kept(_begin(_copied(array), name, _reduction(average, rule, compression)))
+    return kept(_begin(_copied(array, name), name, _reduction(average, rule, compression)))
 
 
 def broadcast(array: ArrayLike, root_rank: int = 0, name: str | None = None) -> NDArray[Any]:
@@ -180,25 +181,36 @@ def _reduction(average: bool, rule: object, compression: Compressing) -> Reducti
     return reduction_of(operation_of(average), rule, compression=compression)
 
 
-def _copied(array: ArrayLike) -> NDArray[Any]:
+def _called(name: str | None) -> str:
+    """Return what messages call an array."""
+    return f"array '{name}'" if name else "an array without a name"
+
+
+def _copied(array: ArrayLike, name: str | None, types: Sequence[str] = TYPES) -> NDArray[Any]:
     """Return a copy of an array, with its elements in a row in the order of this processor.
 
     Raises:
-        SpecError: it is no array of numbers.
+        SpecError: it is no array of one of these types.
     """
-    found = np.asarray(array)
+    what = _called(name)
+    try:
+        found = np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpecError(f"{what} is no array of numbers: {error}") from error
     if found.dtype.hasobject:
-        raise SpecError(f"exchanges expect an array of numbers, not {array!r:.50}: use numpy.asarray()")
+        raise SpecError(f"{what} is no array of numbers: {array!r:.50}")
+    if isinstance(array, np.ma.MaskedArray):
+        raise SpecError(f"{what} has a mask, and exchanges have none: use filled()")
+    if found.dtype.name not in types:
+        raise SpecError(f"{what} is {found.dtype}, which cannot be exchanged: use one of {', '.join(types)}")
     return np.array(found, dtype=found.dtype.newbyteorder("="), order="C")
 
 
 def _begin_broadcast(array: ArrayLike, root_rank: int, name: str | None) -> _PendingArray:
-    if root_rank not in range(size()):
-        what = f"array '{name}'" if name else "an array without a name"
-        raise SpecError(f"the root_rank of {what} is {root_rank!r}: the ranks go from 0 to {size() - 1}")
+    root = checked_rank(root_rank, _called(name))
+    output, own = _copied(array, name, (*TYPES, *COPIED)), name and f"broadcast/{name}"
     # Processes with different roots must declare different tensors.
-    source = f" of rank {root_rank}"
-    return _begin(_copied(array), name and f"broadcast/{name}", BROADCAST, rank() == root_rank, source)
+    return _begin(output, own, BROADCAST, rank() == root, f" of rank {root}")
 
 
 def _begin(
@@ -231,10 +243,7 @@ def _declared(name: str, array: NDArray[Any], reduction: Reduction) -> Tensor:
     if known is not None and known[0] == given:
         return known[1]
     check_front_end(_FRONT_END)
-    dtype = array.dtype.name
-    if dtype not in (*TYPES, *COPIED):
-        raise SpecError(f"array '{name}' is {dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
-    found = current.declare(Declaration(name, dtype, (array.shape,), reduction, False))
+    found = current.declare(Declaration(name, array.dtype.name, (array.shape,), reduction, False))
     current.declared[name] = given, found
     return found
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
-from hpcps.errors import LaunchError, RunError
+from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.ancestry import JOINED
 from hpcps.session.join import ScriptEnding, StepSession
 from hpcps.session.member import RECENT
@@ -101,6 +102,21 @@ def is_initialized() -> bool:
 def rank() -> int:
     """Return the number of this process, from 0."""
     return session().rank
+
+
+def checked_rank(root_rank: object, what: str) -> int:
+    """Return the number of the process that gives something, such as a tensor, to all.
+
+    Raises:
+        SpecError: there is no such process.
+    """
+    try:
+        found = index(root_rank)  # type: ignore[arg-type]  # it says what is none
+    except TypeError:
+        found = -1
+    if found not in range(size()):
+        raise SpecError(f"the root_rank of {what} is {root_rank!r}: the ranks go from 0 to {size() - 1}")
+    return found
 
 
 def size() -> int:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.session.current import rank, size
+from hpcps.session.current import checked_rank, rank
 from hpcps.session.pending import kept
 from hpcps.session.reduction import BROADCAST, GATHER
 from hpcps.torch.combining import combine
 from hpcps.torch.copies import bytes_of, on_host
-from hpcps.torch.exchange import PendingTensor, begin, check_whole, checked, copied, named, sparse
+from hpcps.torch.exchange import PendingTensor, begin, called, check_whole, checked, copied, named, sparse_error
 from hpcps.torch.rows import PendingRows, begin_rows, in_words
 
 _SMALLEST = 1 << 10
@@ -197,13 +197,10 @@ class _Allgather(torch.autograd.Function):
 
 def _begin(output: Tensor, name: str | None, root_rank: int, prefix: str = "broadcast/") -> PendingTensor:
     """Begin a broadcast in place."""
-    if root_rank not in range(size()):
-        what = f"tensor '{name}'" if name else "a tensor without a name"
-        raise SpecError(f"the root_rank of {what} is {root_rank!r}: the ranks go from 0 to {size() - 1}")
+    root = checked_rank(root_rank, called(name))
     # Processes with different roots must declare different tensors.
     own = name and in_words(f"{prefix}{name}", output.shape, output.dtype)
-    source = f" of rank {root_rank}"
-    return begin(output, output, own, BROADCAST, given=rank() == root_rank, source=source)
+    return begin(output, output, own, BROADCAST, given=rank() == root, source=f" of rank {root}")
 
 
 @dataclass(slots=True)
@@ -235,10 +232,9 @@ class _PendingGather:
 
 def _begin_gather(tensor: Tensor, name: str | None) -> _PendingGather:
     """Begin an allgather."""
-    known = name or "without a name"
-    check_whole(known, tensor)
+    check_whole(name, tensor)
     if tensor.layout is not torch.strided:
-        raise sparse(known)
+        raise sparse_error(name)
     tensor = tensor.detach().reshape(1) if not tensor.dim() else tensor.detach()
     shape = tensor.shape[1:]
     form = f"unnamed {tensor.dtype} [rows, {', '.join(map(str, shape))}] {GATHER}"

@@ -95,17 +95,22 @@ def declared(
     check_front_end(FRONT_END)
     check_world()
     if tensor.layout is not torch.strided:
-        raise sparse(name)
+        raise sparse_error(name)
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
-        raise unknown_type(name, tensor.dtype)
+        raise type_error(name, tensor.dtype)
     each = tuple(map(tuple, (tensor.shape,) if shapes is None else shapes))
     found = current.declare(Declaration(name, dtype, each, reduction, whole))
     current.declared[name] = given, found
     return found
 
 
-def check_whole(name: str, tensor: Tensor) -> None:
+def called(name: str | None) -> str:
+    """Return what messages call a tensor."""
+    return f"tensor '{name}'" if name else "a tensor without a name"
+
+
+def check_whole(name: str | None, tensor: Tensor) -> None:
     """Check that this process has all of a tensor.
 
     Raises:
@@ -113,19 +118,19 @@ def check_whole(name: str, tensor: Tensor) -> None:
     """
     if hasattr(tensor, "placements"):
         raise SpecError(
-            f"tensor '{name}' is a DTensor, as fully_shard and tensor parallelism make them: processes exchange whole "
+            f"{called(name)} is a DTensor, as fully_shard and tensor parallelism make them: processes exchange whole "
             "tensors: leave out fully_shard, or give tensor.full_tensor()"
         )
 
 
-def unknown_type(name: str, dtype: torch.dtype) -> SpecError:
+def type_error(name: str | None, dtype: torch.dtype) -> SpecError:
     """Return the error of a tensor of a type that cannot be exchanged."""
-    return SpecError(f"tensor '{name}' is {dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
+    return SpecError(f"{called(name)} is {dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
 
 
-def sparse(name: str) -> SpecError:
+def sparse_error(name: str | None) -> SpecError:
     """Return the error of a tensor that is sparse."""
-    return SpecError(f"tensor '{name}' is sparse: use sparse=False, or to_dense()")
+    return SpecError(f"{called(name)} is sparse: use sparse=False, or to_dense()")
 
 
 def begin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -54,6 +55,8 @@ class GradientBucket:
                 gradient = torch.zeros_like(parameter)
                 if parameter.requires_grad:  # else the script has frozen it, and no step may change it
                     parameter.grad = gradient
+            elif gradient.layout is not torch.strided:  # of a backward pass that was not counted, or of the script
+                parameter.grad = gradient = gradient.to_dense()
             gradients.append(gradient)
         if self._factor != 1.0:
             gradients = self._divided = [gradient.detach() / self._factor for gradient in gradients]
@@ -91,7 +94,14 @@ class SparseGradient:
 
     _pending: PendingSparse
 
-    def __init__(self, parameter: Tensor, name: str, reduction: Reduction, compression: type[NoneCompressor]) -> None:
+    def __init__(
+        self,
+        parameter: Tensor,
+        name: str,
+        reduction: Reduction,
+        compression: type[NoneCompressor],
+        factor: float,
+    ) -> None:
         """Begin without a gradient.
 
         Args:
@@ -99,9 +109,10 @@ class SparseGradient:
             name: the name of its gradient.
             reduction: how it is combined.
             compression: see `Compression`.
+            factor: what the gradient is divided by before, and the result is multiplied by.
         """
-        self.parameters = [parameter]
-        self._parameter, self._name, self._reduction, self._compression = parameter, name, reduction, compression
+        self.parameters, self._parameter, self._factor = [parameter], parameter, factor
+        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor)
         self.complete: dict[Tensor, State] = {}
         self.begun = False
 
@@ -114,7 +125,7 @@ class SparseGradient:
         """Begin the exchange, if it has not begun."""
         if not self.begun:
             self.begun = True
-            self._pending = begin_gradient(self._parameter, self._name, self._reduction, self._compression)
+            self._pending = self._begin()
 
     def finish(self) -> list[Tensor]:
         """Wait for the result; return the parameter if the script has changed its gradient.
@@ -125,7 +136,8 @@ class SparseGradient:
         changed = [each for each, state in self.complete.items() if not is_unchanged(gradient, state)]
         if result is not None and self._parameter.requires_grad:
             dense = gradient is not None and gradient.layout is torch.strided
-            self._parameter.grad = result.to_dense() if dense else result
+            scaled = result if self._factor == 1.0 else result * self._factor
+            self._parameter.grad = scaled.to_dense() if dense else scaled
         self.forget()
         return changed
 

@@ -18,7 +18,7 @@ from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import begin, check_whole
 from hpcps.torch.gradient_buckets import GradientBucket, SparseGradient
-from hpcps.torch.samples import is_unchanged, state_of
+from hpcps.torch.samples import State, is_unchanged, state_of
 from hpcps.torch.together import Together
 
 _steps = count()
@@ -82,6 +82,7 @@ class Gradients:
             self._put_together(group, name)
         self._layouts = f"layouts of {next(iter(names.values()))}"
         self._agreed = sparse_as_dense or reduction not in ("mean", "sum")
+        self._held: dict[Tensor, State] = {}  # sparse gradients that are complete before the processes agree
         for parameter in names:
             if parameter in _hooks:  # of an earlier optimizer
                 _hooks[parameter].remove()
@@ -99,7 +100,7 @@ class Gradients:
     @property
     def begun(self) -> bool:
         """Whether gradients are being exchanged, or have had all backward passes of a step, which is not taken."""
-        return any(bucket.begun or bucket.complete for bucket in self._buckets.values())
+        return bool(self._held) or any(bucket.begun or bucket.complete for bucket in self._buckets.values())
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes of a step.
@@ -144,11 +145,10 @@ class Gradients:
             self._partial[parameter] = gradient
         else:
             self._partial.pop(parameter, None)
-            bucket = self._buckets[parameter]
-            if gradient.layout is torch.strided or isinstance(bucket, SparseGradient):
-                bucket.put(parameter, gradient)
-            else:  # `_agree` decides how it is exchanged
-                bucket.complete[parameter] = state_of(gradient)
+            if gradient.layout is torch.strided or self._agreed:
+                self._buckets[parameter].put(parameter, gradient)
+            else:
+                self._held[parameter] = state_of(gradient)
 
     def _sparse(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """Return a sparse gradient, or a dense one in its place: only the rows of an embedding are exchanged."""
@@ -172,16 +172,17 @@ class Gradients:
             if rows := [parameter for parameter in bucket.parameters if parameter in found]:
                 for parameter in rows:
                     name = self.names[parameter]
-                    self._replace(bucket, SparseGradient(parameter, name, self._reduction, self._compression))
+                    new = SparseGradient(parameter, name, self._reduction, self._compression, self._factor)
+                    self._replace(bucket, new)
                 if dense := [parameter for parameter in bucket.parameters if parameter not in found]:
                     self._replace(bucket, self._put_together(dense, note=", those that are dense"))
-        for parameter in self.names:
+        for parameter, state in self._held.items():
             gradient = parameter.grad
-            if gradient is not None and gradient.layout is not torch.strided and parameter not in found:
-                complete = self._buckets[parameter].complete
-                parameter.grad = dense = gradient.to_dense()
-                if parameter in complete and is_unchanged(gradient, complete[parameter]):
-                    complete[parameter] = state_of(dense)
+            if gradient is not None and parameter not in found and is_unchanged(gradient, state):
+                parameter.grad = gradient.to_dense()
+                self._held[parameter] = state_of(parameter.grad)
+            self._buckets[parameter].complete[parameter] = self._held[parameter]
+        self._held = {}
 
     def _replace(self, old: GradientBucket | SparseGradient, new: GradientBucket | SparseGradient) -> None:
         """Exchange gradients in another bucket from now on."""

@@ -113,7 +113,7 @@ def allreduce_async_(
 def sparse_allreduce_async(tensor: Tensor, name: str | None = None, op: str | None = None) -> Callable[[], Tensor]:
     """Begin an `allreduce` of a sparse tensor, by `Average` or `Sum`; return a function that returns its result."""
     checked(tensor)
-    check_sparse(tensor, name or "without a name", operation(None, op))
+    check_sparse(tensor, name, operation(None, op))
     return scaled(copied(tensor), name, operation(None, op), (1.0, 1.0)).finish
 
 

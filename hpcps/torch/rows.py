@@ -19,10 +19,12 @@ from hpcps.session.reduction import GATHER, Reduction
 from hpcps.session.tensors import Declaration
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.copies import NAMES, bytes_of, on_host
-from hpcps.torch.exchange import check_whole, declared, sparse, unknown_type
+from hpcps.torch.exchange import called, check_whole, declared, type_error
 
 _INDEX = 8
 """Bytes of a number in an index."""
+_TILE = 1 << 20
+"""Bytes of each process that are combined at a time."""
 
 
 @dataclass(slots=True)
@@ -79,35 +81,40 @@ def begin_sparse(
     Raises:
         SpecError: it has another format, or a rule or another operation is to combine it.
     """
-    check_sparse(output, name or "without a name", reduction)
+    check_sparse(output, name, reduction)
     return _begin_sparse(output, output, name, reduction, compression)
 
 
 def begin_gradient(
-    parameter: Tensor, name: str, reduction: Reduction, compression: type[NoneCompressor]
+    parameter: Tensor, name: str, reduction: Reduction, compression: type[NoneCompressor], factor: float
 ) -> PendingSparse:
-    """Begin to combine the gradient of a parameter, as the rows that it has; see `begin_sparse`.
+    """Begin to combine the gradient of a parameter, divided by a factor, as the rows that it has; see `begin_sparse`.
 
     The gradient may be dense, or None, which is not the same as one without rows. The result is a new gradient, which
     is None only if it is None in all processes.
     """
     gradient = parameter.grad
-    if gradient is not None and gradient.layout is torch.strided:
-        gradient = gradient.to_sparse(1)
+    if gradient is not None and (gradient.layout is torch.strided or gradient.sparse_dim() != 1):
+        gradient = gradient.to_dense().to_sparse(1)
+    if gradient is not None and factor != 1.0:
+        gradient = gradient.detach().coalesce() / factor
     return _begin_sparse(gradient, parameter, name, reduction, compression)
 
 
-def check_sparse(tensor: Tensor, name: str, reduction: Reduction) -> None:
+def check_sparse(tensor: Tensor, name: str | None, reduction: Reduction) -> None:
     """Check that a sparse tensor can be combined.
 
     Raises:
         SpecError: it has another format, or a rule or another operation is to combine it.
     """
-    if tensor.layout is not torch.sparse_coo:
-        raise sparse(name)
+    if tensor.layout is torch.strided:
+        raise SpecError(f"{called(name)} is dense: use allreduce_async, or to_sparse()")
+    if tensor.layout is not torch.sparse_coo or not tensor.sparse_dim():
+        which = "no index" if tensor.layout is torch.sparse_coo else f"the layout {tensor.layout}"
+        raise SpecError(f"{called(name)} is sparse, with {which}: use to_dense(), or to_dense().to_sparse()")
     if reduction not in ("mean", "sum"):
         raise SpecError(
-            f"tensor '{name}' is sparse, which the mean and the sum combine; a rule, a compressor or another operation "
+            f"{called(name)} is sparse, which the mean and the sum combine; a rule, a compressor or another operation "
             "takes all of its values: use to_dense()"
         )
 
@@ -156,12 +163,18 @@ class PendingSparse:
             return None
         given = [rows[1:] for rows in every]  # the first one says that the process gives a tensor
         keys = [_keys(rows[:, :width].copy().view(np.int64), shape) for rows in given]
-        found, places = np.unique(np.concatenate(keys), return_inverse=True)
-        whole = np.zeros((len(given), len(found), prod(shape[self.indices :]) * self.dtype.itemsize), np.uint8)
-        for out, rows, mine in zip(whole, given, np.split(places, np.cumsum(list(map(len, keys)))[:-1]), strict=True):
-            out[mine] = rows[:, width:]
+        found, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+        places = np.split(inverse, np.cumsum(list(map(len, keys)))[:-1])  # those of a process are in order
         values = torch.empty((len(found), *shape[self.indices :]), dtype=self.dtype)
-        reduce([out.reshape(-1) for out in whole], NAMES[self.dtype], self.operation, bytes_of(values))
+        row = prod(shape[self.indices :]) * self.dtype.itemsize
+        out, step = bytes_of(values).reshape(len(found), row), max(1, _TILE // max(1, row))
+        for start in range(0, len(found), step):
+            whole = np.zeros((len(given), len(out[start : start + step]), row), np.uint8)
+            for of_process, mine, rows in zip(whole, places, given, strict=True):
+                low, high = np.searchsorted(mine, (start, start + step))
+                of_process[mine[low:high] - start] = rows[low:high, width:]
+            parts = [*whole.reshape(len(given), -1)]
+            reduce(parts, NAMES[self.dtype], self.operation, out[start : start + step].reshape(-1))
         indices = torch.from_numpy(np.stack(np.unravel_index(found, shape[: self.indices])))
         result = torch.sparse_coo_tensor(
             indices, values.to(self.like.dtype), shape, check_invariants=False, is_coalesced=True
@@ -174,17 +187,16 @@ def _begin_sparse(
 ) -> PendingSparse:
     """Begin the exchange of the rows of a tensor: an index, then its values. The first row says that there is one."""
     assert isinstance(reduction, str), "a rule takes dense tensors"
-    known = name or "without a name"
-    check_whole(known, like)
+    check_whole(name, like)
     if like.dtype not in NAMES:
-        raise unknown_type(known, like.dtype)
-    Declaration(known, NAMES[like.dtype], (tuple(like.shape),), reduction).check()
+        raise type_error(name, like.dtype)
+    Declaration(name or "without a name", NAMES[like.dtype], (tuple(like.shape),), reduction).check()
     given = _without_rows(like) if tensor is None else tensor.detach().coalesce()
     values, width = on_host(compression.compress(given.values())[0]), _INDEX * given.sparse_dim()
     rows = np.full((1 + len(values), width + prod(values.shape[1:]) * values.dtype.itemsize), 0xFF, np.uint8)
     rows[1:, :width] = bytes_of(on_host(given.indices().T)).reshape(len(values), width)
     rows[1:, width:] = bytes_of(values).reshape(len(values), rows.shape[1] - width)
-    form = f"{in_words('sparse', like.shape, values.dtype)} {reduction}"
+    form = f"{in_words('sparse', like.shape, values.dtype)} {reduction}, indices of {given.sparse_dim()}"
     sent = torch.from_numpy(rows if tensor is not None else rows[:0])
     pending = begin_rows(sent, f"{form} {name}" if name else "", f"unnamed {form}")
     return PendingSparse(pending, like, given.sparse_dim(), values.dtype, reduction)

@@ -179,6 +179,97 @@ def test_a_gradient_with_indices_of_elements_is_exchanged_as_a_dense_one():
     fork(2, body)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_sparse_gradient_that_comes_before_dense_ones(wrapped):
+    """The backward pass reaches the embedding, which is used last, first."""
+
+    def body():
+        found = []
+        for sparse in (True, False):
+            torch.manual_seed(0)
+            table, bias = torch.nn.Embedding(WORDS, 2, sparse=sparse), torch.nn.Linear(1, 2)
+            model = torch.nn.ModuleDict({"table": table, "bias": bias})
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            if wrapped:
+                bps.DistributedDataParallel(model)
+            else:
+                optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+            for step in range(3):
+                optimizer.zero_grad()
+                first = bias(torch.ones(2, 1))
+                (first * table(torch.tensor([step, bps.rank() + 3]))).sum().backward()
+                if not wrapped:
+                    assert optimizer._gradients.begun
+                optimizer.step()
+            found.append([parameter.detach() for parameter in model.parameters()])
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize("arguments", [{"rule": "median"}, {"compression": "onebit"}, {}], ids=str)
+def test_sparse_gradients_that_no_hook_has_seen(arguments):
+    """They are of a backward pass in `no_sync`; in the first pass, which decides without a rule, they are None."""
+
+    def body():
+        table, bias = torch.nn.Parameter(torch.zeros(6, 2)), torch.nn.Parameter(torch.zeros(2))
+        holder = torch.nn.Module()
+        holder.table, holder.bias = table, bias
+        model = bps.DistributedDataParallel(holder, **arguments)
+        bias.sum().backward()
+        with model.no_sync():
+            torch.nn.functional.embedding(torch.tensor([1]), table, sparse=True).sum().backward()
+        bias.sum().backward()
+        assert table.grad.layout is torch.strided
+        assert table.grad[1].tolist() == [1.0, 1.0]
+
+    fork(2, body)
+
+
+def test_a_sparse_gradient_of_the_script():
+    def body():
+        weight = torch.nn.Parameter(torch.zeros(6, 2))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        optimizer = bps.DistributedOptimizer(optimizer, [("weight", weight)])
+        for _ in range(2):
+            optimizer.step()
+            weight.grad = torch.eye(6, 2).to_sparse(1)
+        weight.grad = torch.eye(6, 2).to_sparse()
+        optimizer.step()
+        assert torch.equal(weight, -2 * torch.eye(6, 2))
+
+    alone(body)
+
+
+def test_a_factor_keeps_large_gradients_in_the_range_of_float16():
+    def body():
+        for sparse in (True, False):
+            weight = torch.nn.Parameter(torch.zeros(6, 2))
+            optimizer = torch.optim.SGD([weight], lr=1.0)
+            options = {"compression": bps.Compression.fp16, "gradient_predivide_factor": 1000.0}
+            optimizer = bps.DistributedOptimizer(optimizer, [("weight", weight)], **options)
+            for _ in range(2):
+                optimizer.zero_grad()
+                rows = torch.nn.functional.embedding(torch.tensor([bps.rank()]), weight, sparse=sparse)
+                (1e6 * rows).sum().backward()
+                optimizer.step()
+            assert torch.equal(weight[:3, 0], torch.tensor([-1e6, -1e6, 0]))
+
+    fork(2, body)
+
+
+def test_many_rows_are_combined_in_parts(monkeypatch):
+    monkeypatch.setattr("hpcps.torch.rows._TILE", 50)
+
+    def body():
+        every = [drawn((90, 3), 1, torch.float64, rank) for rank in range(3)]
+        wanted = bps.push_pull(every[bps.rank()])
+        assert torch.equal(bps.push_pull(every[bps.rank()].to_sparse(1)).to_dense(), wanted)
+
+    fork(3, body)
+
+
 @pytest.mark.parametrize("dense_at", [0, 1])
 def test_a_gradient_that_is_dense_in_one_process(dense_at):
     """In the first step it is exchanged as a dense one; in a later one, its rows are."""
@@ -228,9 +319,11 @@ def test_bad_input():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch says that it tries the format out
             rows = torch.eye(2).to_sparse_csr()
-        with pytest.raises(SpecError, match="tensor 's' is sparse: use sparse=False, or to_dense"):
+        with pytest.raises(SpecError, match=r"'s' is sparse, with the layout torch\.sparse_csr: use to_dense"):
             bps.push_pull(rows, name="s")
-        with pytest.raises(SpecError, match="tensor 's' is sparse: use"):
+        with pytest.raises(SpecError, match="a tensor without a name is sparse, with no index: use to_dense"):
+            bps.push_pull(torch.tensor(3.0).to_sparse())
+        with pytest.raises(SpecError, match="tensor 's' is dense: use allreduce_async, or to_sparse"):
             bps.sparse_allreduce_async(torch.eye(2), "s")
         with pytest.raises(SpecError, match="complex64: only a broadcast or an allgather takes it"):
             bps.push_pull(torch.eye(2, dtype=torch.complex64).to_sparse(), average=False, name="s")
