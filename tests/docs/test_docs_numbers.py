@@ -201,8 +201,38 @@ def figure_7_sentences():
     yield f"in {int(alone['step'].iloc[-1]):,} steps one after another, where a worker takes {rounds * steps}"
 
 
+def figure_4_sentences():
+    """Return what the page says of Figure 4."""
+    found = {key: round(value, 2) for key, value in only_seed(FIGURE_4).items()}
+
+    def below(rule, attack):
+        return found["zeno", attack] - found[rule, attack]
+
+    rows = published(FIGURE_4, "rule", "attack", "accuracy").set_index(["rule", "attack"])
+    attacked = [tuple(rows.loc[("zeno", attack), "accuracy"]) for attack in ATTACKS[1:]]
+    assert len(set(attacked)) == 1, "its three curves are one"
+    before, after = (100 * attacked[0][epoch - 1] for epoch in (9, 10))
+    attacked_end, without = found["zeno", "random 1"], found["zeno", "none"]
+    yield f"It ends at {attacked_end:.1f} % under each, and at {without:.1f} % without an attack"
+    yield f"it falls from {before:.1f} % to {after:.1f} % in epoch 10"
+    negative, random = (found["average", attack] for attack in ("negative 6", "random 1"))
+    cost = found["average", "none"] - found["average", "randomscale 8"]
+    yield f"It ends at {negative:.1f} % under `negative`, and at {random:.1f} % under `random`"
+    yield f"`randomscale` costs it {cost:.1f} points"
+    first, second, third, fourth = (
+        f"{below(rule, attack):.1f}" for attack in ("negative 6", "random 1") for rule in ("trimmed_mean", "phocas")
+    )
+    yield (
+        f"They end {first} and {second} points below `zeno` under `negative`, and {third} and {fourth} under `random`"
+    )
+    fifth, sixth = (f"{-below(rule, 'randomscale 8'):.1f}" for rule in ("trimmed_mean", "phocas"))
+    yield f"they are as good as `zeno`: {fifth} and {sixth} points above"
+    yield f"`average` reaches {found['average', 'none']:.1f} %, and `zeno` {without:.1f} %"
+
+
 def reproduce_sentences():
     """Return what the page says of the claims of the paper."""
+    yield from figure_4_sentences()
     yield from async_sentences(FIGURE_5)
     yield from async_sentences(FIGURE_6)
     yield from figure_7_sentences()
@@ -769,6 +799,7 @@ TABLES = {
     (ESYNC, "accuracies on these devices"): accuracies_table,
     (TUTORIAL, "quickstart"): quickstart_table,
     (REPRODUCE, "figure 3"): functools.partial(figure_table, FIGURE_3, RULES, ATTACKS),
+    (REPRODUCE, "figure 4"): functools.partial(figure_table, FIGURE_4, RULES, ATTACKS),
     (REPRODUCE, "figure 5"): functools.partial(figure_table, FIGURE_5, ASYNC_RULES, ASYNC_ATTACKS),
     (REPRODUCE, "figure 6"): functools.partial(figure_table, FIGURE_6, ASYNC_RULES, ASYNC_ATTACKS),
     (REPRODUCE, "figure 7"): figure_7_table,
