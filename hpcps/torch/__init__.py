@@ -6,7 +6,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `combining`: `push_pull`
 - `exchange`: exchanges that have begun, their names and handles
 - `rows`: sparse tensors and allgathers, of which each process gives a number of rows
-- `state`: the session of this process
+- `state`: which other processes a script joins
 - `together`: exchanges several tensors as one
 - `copies`: copies tensors to and from the buffers of a session
 - `compression`: the types to which tensors are converted
