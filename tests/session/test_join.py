@@ -4,7 +4,6 @@ import math
 import multiprocessing
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -12,6 +11,7 @@ from functools import partial
 
 import pytest
 from environments import interpreter
+from forked import free_port
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process
@@ -286,9 +286,7 @@ def outside(monkeypatch):
 
 @pytest.fixture
 def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    return str(free_port())
 
 
 def initialise(port, rank, size=2):

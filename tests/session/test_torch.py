@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from forked import fork
+from forked import fork, free_port
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process
@@ -1546,9 +1545,7 @@ def test_an_error_at_the_end_of_a_script_is_its_exit_status(tmp_path):
         "import time, torch\nimport hpcps.torch as bps\nbps.init(timeout=4)\n"
         "if bps.rank() == 0:\n    bps.push_pull_async(torch.ones(3), name='a')\nelse:\n    time.sleep(7)\n"
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": "2"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     both = [
         subprocess.Popen(
             [sys.executable, script],
