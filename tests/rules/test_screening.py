@@ -17,7 +17,7 @@ from hpcps.rules.context import Context
 RULES = [Average(), TrimmedMean(), Median(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(deadline=None, max_examples=80, derandomize=True)
 @given(
     n=st.integers(0, 6),
     sizes=st.lists(st.integers(0, 9), max_size=6),

@@ -57,6 +57,7 @@ def test_sparse_tensors_of_every_type_and_form():
     fork(3, body)
 
 
+@pytest.mark.thorough
 def test_calls_of_horovod():
     def body():
         rank = bps.rank()
@@ -100,6 +101,7 @@ def trained(sparse, *, steps=4, words=WORDS, optimizer=torch.optim.SGD, wrapped=
     return [parameter.detach().clone() for parameter in model.parameters()], model[0].weight.grad
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -128,6 +130,7 @@ def test_steps_with_sparse_gradients_equal_those_with_dense_ones(arguments):
     fork(3, body)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "arguments", [{"sparse_as_dense": True}, {"rule": "median"}, {"compression": "onebit"}], ids=str
 )
@@ -142,6 +145,7 @@ def test_what_takes_all_values_gets_dense_gradients(arguments):
     fork(3, body)
 
 
+@pytest.mark.thorough
 def test_an_optimizer_for_sparse_gradients():
     """SparseAdam refuses dense gradients, also in the first step, and also of a process whose embedding was unused."""
 
@@ -163,6 +167,7 @@ def test_an_optimizer_for_sparse_gradients():
     fork(2, body)
 
 
+@pytest.mark.thorough
 def test_a_gradient_with_indices_of_elements_is_exchanged_as_a_dense_one():
     def body():
         weight = torch.nn.Parameter(torch.zeros(3, 2))
@@ -179,6 +184,7 @@ def test_a_gradient_with_indices_of_elements_is_exchanged_as_a_dense_one():
     fork(2, body)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_sparse_gradient_that_comes_before_dense_ones(wrapped):
     """The backward pass reaches the embedding, which is used last, first."""
@@ -208,6 +214,7 @@ def test_a_sparse_gradient_that_comes_before_dense_ones(wrapped):
     fork(2, body)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("arguments", [{"rule": "median"}, {"compression": "onebit"}, {}], ids=str)
 def test_sparse_gradients_that_no_hook_has_seen(arguments):
     """They are of a backward pass in `no_sync`; in the first pass, which decides without a rule, they are None."""
@@ -242,6 +249,7 @@ def test_a_sparse_gradient_of_the_script():
     alone(body)
 
 
+@pytest.mark.thorough
 def test_a_factor_keeps_large_gradients_in_the_range_of_float16():
     def body():
         for sparse in (True, False):
@@ -259,6 +267,7 @@ def test_a_factor_keeps_large_gradients_in_the_range_of_float16():
     fork(2, body)
 
 
+@pytest.mark.thorough
 def test_many_rows_are_combined_in_parts(monkeypatch):
     monkeypatch.setattr("hpcps.torch.rows._TILE", 50)
 
@@ -270,6 +279,7 @@ def test_many_rows_are_combined_in_parts(monkeypatch):
     fork(3, body)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dense_at", [0, 1])
 def test_a_gradient_that_is_dense_in_one_process(dense_at):
     """In the first step it is exchanged as a dense one; in a later one, its rows are."""
@@ -292,6 +302,7 @@ def test_a_gradient_that_is_dense_in_one_process(dense_at):
     fork(2, body)
 
 
+@pytest.mark.thorough
 def test_only_rows_travel():
     def body():
         trained(True, words=500_000, steps=2)

@@ -28,6 +28,7 @@ def test_stopped_at_a_checkpoint(validators, servers, tmp_path):
     assert model(tmp_path / "stopped").tobytes() == model(tmp_path / "whole").tobytes()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_and_losses(seed, tmp_path):
     """Each worker goes on after its last update that was combined, also if that was before the checkpoint."""
@@ -47,6 +48,7 @@ def test_crashes_and_losses(seed, tmp_path):
         assert not wrong, (worker, arrived, steps)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_crashes_and_losses_with_a_quorum(seed, tmp_path):
     draw = generator(seed, "worker", 1, "crashes with a quorum")

@@ -168,7 +168,7 @@ def drawn_costs(draw, slowest):
     }
 
 
-SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12, 36))]
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 36))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
