@@ -1,4 +1,4 @@
-"""The exchange of hpcps for scripts whose tensors are arrays of numpy, or of a library that shares its memory with it.
+"""The exchange of hpcps for scripts whose tensors are arrays of numpy, or what numpy makes arrays of.
 
 `push_pull` combines the arrays of all processes, by the mean, the sum or a rule, as `hpcps.torch` does: to the same
 bits. `hpcps launch -n 4 python train.py` or `mpirun -n 4` starts a script; docs/how-to/own-script.md shows both.

@@ -12,7 +12,7 @@ from hpcps.errors import SpecError
 from hpcps.session.pending import kept, synchronize
 from hpcps.session.reduction import Reduction, operation_of
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
-from hpcps.torch.exchange import PendingTensor, begin, checked, copied, declared, reduction_of
+from hpcps.torch.exchange import PendingTensor, begin, called, checked, copied, declared, reduction_of
 from hpcps.torch.rows import PendingSparse, begin_sparse
 
 
@@ -25,7 +25,7 @@ def declare(name: str, tensor: Tensor | None = None, *, average: bool = True, ru
 
     Args:
         name: its name.
-        tensor: a tensor of the same type and shape.
+        tensor: a dense tensor of the same type and shape; the first exchange of a sparse one declares it.
         average: whether the mean is exchanged, else the sum.
         rule: the rule that combines the tensors instead, see `push_pull`.
 
@@ -183,8 +183,7 @@ def check_factors(tensor: Tensor, name: str | None, factors: tuple[float, float]
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not isfinite(factor):
             raise SpecError(f"{which} is {factor!r}: give a finite number")
         if factor != 1.0 and not tensor.is_floating_point():
-            what = f"tensor '{name}'" if name else "a tensor without a name"
-            raise SpecError(f"{what} is {tensor.dtype}: {which} is for floats: use tensor.float()")
+            raise SpecError(f"{called(name)} is {tensor.dtype}: {which} is for floats: use tensor.float()")
 
 
 class _Combine(torch.autograd.Function):

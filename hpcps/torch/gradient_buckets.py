@@ -111,7 +111,7 @@ class SparseGradient:
             compression: see `Compression`.
             factor: what the gradient is divided by before, and the result is multiplied by.
         """
-        self.parameters, self._parameter, self._factor = [parameter], parameter, factor
+        self.parameters, self._parameter = [parameter], parameter
         self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor)
         self.complete: dict[Tensor, State] = {}
         self.begun = False
@@ -136,8 +136,7 @@ class SparseGradient:
         changed = [each for each, state in self.complete.items() if not is_unchanged(gradient, state)]
         if result is not None and self._parameter.requires_grad:
             dense = gradient is not None and gradient.layout is torch.strided
-            scaled = result if self._factor == 1.0 else result * self._factor
-            self._parameter.grad = scaled.to_dense() if dense else scaled
+            self._parameter.grad = result.to_dense() if dense else result
         self.forget()
         return changed
 

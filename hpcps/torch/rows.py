@@ -98,7 +98,9 @@ def begin_gradient(
         gradient = gradient.to_dense().to_sparse(1)
     if gradient is not None and factor != 1.0:
         gradient = gradient.detach().coalesce() / factor
-    return _begin_sparse(gradient, parameter, name, reduction, compression)
+    pending = _begin_sparse(gradient, parameter, name, reduction, compression)
+    pending.factor = factor
+    return pending
 
 
 def check_sparse(tensor: Tensor, name: str | None, reduction: Reduction) -> None:
@@ -125,7 +127,7 @@ class PendingSparse:
 
     Attributes:
         pending: the exchange of its rows.
-        like: a tensor of its shape, type and device, which `finish` overwrites.
+        like: a tensor of its shape, type and device: the one that `finish` overwrites, or the parameter of a gradient.
         indices: the number of dimensions that an index has.
         dtype: the type of the values that travel.
         operation: how they are combined.
@@ -148,11 +150,11 @@ class PendingSparse:
         result = self.result()
         assert result is not None, "this process has given one"
         with torch.no_grad():
-            self.like.copy_(result if self.factor == 1.0 else result * self.factor)
+            self.like.copy_(result)
         return self.like
 
     def result(self) -> Tensor | None:
-        """Wait for the result, and return it as a new tensor; None if no process has given one.
+        """Wait for the result, and return it, multiplied by the factor, as a new tensor; None if no process gave one.
 
         The arithmetic is that of an aggregator, on the values of all indices that a process has given: the result has
         the same bits as that of dense tensors.
@@ -179,7 +181,7 @@ class PendingSparse:
         result = torch.sparse_coo_tensor(
             indices, values.to(self.like.dtype), shape, check_invariants=False, is_coalesced=True
         )
-        return result.to(self.like.device)
+        return (result if self.factor == 1.0 else result * self.factor).to(self.like.device)
 
 
 def _begin_sparse(
@@ -190,7 +192,8 @@ def _begin_sparse(
     check_whole(name, like)
     if like.dtype not in NAMES:
         raise type_error(name, like.dtype)
-    Declaration(name or "without a name", NAMES[like.dtype], (tuple(like.shape),), reduction).check()
+    known = name or f"unnamed {like.dtype} {list(like.shape)}"
+    Declaration(known, NAMES[like.dtype], (tuple(like.shape),), reduction).check()
     given = _without_rows(like) if tensor is None else tensor.detach().coalesce()
     values, width = on_host(compression.compress(given.values())[0]), _INDEX * given.sparse_dim()
     rows = np.full((1 + len(values), width + prod(values.shape[1:]) * values.dtype.itemsize), 0xFF, np.uint8)
