@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running_processes import within
-from threads import Cluster, free_port
+from running_processes import free_port, within
+from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from threads import free_port
+from running_processes import free_port
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 

@@ -11,7 +11,8 @@ from threading import Event
 
 import numpy as np
 import pytest
-from threads import Cluster, free_port
+from running_processes import free_port
+from threads import Cluster
 
 from hpcps.errors import RunError
 from hpcps.kvstore.protocol import REQUEST

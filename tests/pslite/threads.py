@@ -1,19 +1,14 @@
 """A ps-lite cluster of our nodes in the threads of one process."""
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
+
+from running_processes import free_port
 
 from hpcps.kvstore import Client, Server
 from hpcps.transport.pslite.meta import NodeRole
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.settings import Settings
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Cluster:

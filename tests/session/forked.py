@@ -3,21 +3,10 @@
 import faulthandler
 import multiprocessing
 import os
-import random
-import socket
 import traceback
 import warnings
-from contextlib import suppress
 
-
-def free_port():
-    """Return a port that nothing uses, and that no other process of pytest gets, nor any connection."""
-    first = 20_000 + 500 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for port in random.sample(range(first, first + 500), 500):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError(f"no port from {first} on is free")
+from running_processes import free_port
 
 
 def fork(processes, body, seconds=60.0):

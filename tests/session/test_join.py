@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from environments import interpreter
-from forked import free_port
+from running_processes import free_port
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process

@@ -15,7 +15,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from forked import fork, free_port
+from forked import fork
+from running_processes import free_port
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process
