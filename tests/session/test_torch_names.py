@@ -109,7 +109,7 @@ def bits(dtype, shape, seed):
     return torch.randint(0, most, (*shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_broadcasts_and_allgathers_keep_the_bits_of_every_type(processes):
     def body():
         rank, size = hvd.rank(), hvd.size()
