@@ -1,9 +1,9 @@
 """What `pytest --fast`, and so `make test`, runs: what takes little time and starts no processes.
 
 It leaves out the tests that start processes, except those in tests/end_to_end, and those that take long (`thorough`),
-and takes only some parameters of others (`sample`). A test starts processes if it, or a fixture that it requests,
-requests `starts_processes`; one that does so without it fails, and so does one that takes more than two seconds of CPU
-time twice in turn.
+takes only some parameters of others (`sample`), and a fifth of Hypothesis's examples (`examples`). A test starts
+processes if it, or a fixture that it requests, requests `starts_processes`; one that does so without it fails, and so
+does one that takes more than two seconds of CPU time twice in turn.
 """
 
 import io
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
+from hypothesis import settings
 
 FAST_SECONDS = 2.0
 """CPU time that a test of --fast may take on a machine on which `_work` takes `WORK_SECONDS`."""
@@ -23,6 +24,10 @@ WORK_SECONDS = 0.05
 PROGRAMS = ("python", "mpi", "hpcps", "srun", "sbatch")
 """Beginnings of the names of the programs that only tests with `starts_processes` start; others take milliseconds."""
 
+EXAMPLES = 5
+"""--fast takes one of so many of Hypothesis's examples."""
+
+_is_fast = False
 _started: list[str] = []
 _took = pytest.StashKey[float]()
 _is_second_time = pytest.StashKey[bool]()
@@ -31,6 +36,18 @@ _is_second_time = pytest.StashKey[bool]()
 @pytest.fixture(scope="session")
 def starts_processes() -> None:
     """Allow a test to start processes of Python or MPI. A fork is no such process: it takes hundredths of a second."""
+
+
+def examples(number: int) -> int:
+    """Return how many examples a test of Hypothesis takes that takes this many in `make test-all`."""
+    return max(1, number // EXAMPLES) if _is_fast else number
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _is_fast
+    _is_fast = config.getoption("--fast")
+    settings.register_profile("hpcps", max_examples=examples(100))
+    settings.load_profile("hpcps")
 
 
 def _watch(event: str, arguments: tuple[object, ...]) -> None:

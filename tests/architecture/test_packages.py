@@ -149,11 +149,13 @@ def cycles(graph):
     return found
 
 
+@pytest.mark.thorough
 def test_cycles_are_found():
     assert cycles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": ["e"], "e": [], "f": ["d"]}) == [{"a", "b", "c"}]
     assert cycles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
 
 
+@pytest.mark.thorough
 def test_no_modules_of_a_package_import_each_other_in_a_cycle():
     """Also not by way of others, within functions or for types: a reader can begin with those that import no other."""
     graph = imports_within_packages()

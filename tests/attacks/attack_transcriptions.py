@@ -20,6 +20,11 @@ def mean_of(rows: Rows) -> Rows:
     return np.array([fmean(column) for column in rows.T.tolist()])
 
 
+def is_below_rounding(mean: float, column: Rows) -> bool:
+    """Tell whether a sum in float64 need not have the sign of this mean."""
+    return 0 < abs(mean) < 1e-13 * float(np.abs(column).max())
+
+
 def deviation_of(rows: Rows) -> Rows:
     return np.array([stdev(column) if len(column) > 1 else 0.0 for column in rows.T.tolist()])
 
@@ -102,8 +107,8 @@ def fang_trimmed_mean(attack: Any, rows: Rows, own: Rows, got: Any, draws: list[
     for row, shares in zip(got, draws, strict=True):
         for j, mean in enumerate(mean_of(rows)):
             column = rows[:, j]
-            if 0 < abs(mean) < 1e-13 * np.abs(column).max():
-                continue  # a sum in float64 need not have its sign
+            if is_below_rounding(mean, column):
+                continue
             edge = 0.0 if mean == 0 else column.min() if mean > 0 else column.max()
             end = edge * attack.factor if (edge > 0) != (mean > 0) else edge / attack.factor
             close(row[j : j + 1], np.array([edge + (end - edge) * shares[j]]), abs(edge) + abs(end))
@@ -119,6 +124,8 @@ def fang_krum(attack: Any, rows: Rows, own: Rows, got: Any) -> None:
     neighbours = h - (2 if attack.neighbours == "n-f-2" else 1)
     if neighbours < 1 or d == 0:
         assert np.array_equal(got, own)
+        return
+    if any(map(is_below_rounding, mean_of(rows), rows.T)):
         return
     sign = np.sign(mean_of(rows))
     bound = sqrt(min(krum_scores(rows, max(1, h - 2))) / (max(1, h + f - 2 * f - 1) * d))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def test_every_attack_has_a_reference() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(deadline=None, max_examples=examples(150), derandomize=True)
 @given(
     size=st.integers(0, 20),
     scale=st.sampled_from([1e-30, 0.1, 1.0, 6, 8.0, 1e30]),
@@ -123,7 +124,7 @@ def test_follows_its_definition(name: str, size: int, scale: float, values: str,
             assert abs(float(got) - want) <= max(abs(want) * 2**-24, 2**-150) * 1.001 + lost
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(deadline=None, max_examples=examples(100), derandomize=True)
 @given(size=st.integers(0, 50), share=st.sampled_from([0.0, 0.001, 0.3, 0.999, 1.0]), seed=st.integers(0, 2**32 - 1))
 def test_drop_follows_its_definition(size: int, share: float, seed: int) -> None:
     rng = np.random.default_rng(seed)

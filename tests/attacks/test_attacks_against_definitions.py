@@ -7,6 +7,7 @@ from typing import Any
 import attack_transcriptions as plain
 import numpy as np
 import pytest
+from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +103,7 @@ def test_every_omniscient_attack_has_a_reference() -> None:
 @pytest.mark.parametrize(
     ("kind", "keys"), [(kind, keys) for kind, found in VARIANTS.items() for keys in found], ids=str
 )
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=examples(60), derandomize=True)
 @given(case=cases())
 def test_follows_its_definition(kind: str, keys: dict[str, Any], case: Case) -> None:
     attack = attack_of(kind, **keys)
@@ -126,7 +127,7 @@ def test_follows_its_definition(kind: str, keys: dict[str, Any], case: Case) -> 
 
 
 @pytest.mark.parametrize("kind", ["searched_ipm", "searched_alie"])
-@settings(deadline=None, max_examples=20, derandomize=True)
+@settings(deadline=None, max_examples=examples(20), derandomize=True)
 @given(case=cases(), index=st.integers(0, 3), keys=st.sampled_from([{}, {"step": 0.3, "start": 1.0, "evaluations": 7}]))
 def test_a_search_returns_the_best_of_its_evaluations(kind: str, case: Case, index: int, keys: dict[str, Any]) -> None:
     rule = [Average(), Median(), TrimmedMean(), GeometricMedian()][index]
@@ -171,7 +172,7 @@ def test_a_search_evaluates_the_factors_of_its_definition(kind: str, rule: Any) 
 
 
 @pytest.mark.parametrize("direction", ["std", "unit", "sign"])
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(deadline=None, max_examples=examples(25), derandomize=True)
 @given(seed=st.integers(0, 2**32 - 1), h=st.integers(2, 12), offset=st.sampled_from([0.0, 1.0, 30.0]))
 def test_min_max_and_min_sum_are_on_their_bounds(direction: Any, seed: int, h: int, offset: float) -> None:
     """Within 1e-5; a factor that is larger by 1e-3 is beyond."""
@@ -265,6 +266,7 @@ def test_copycats_copy_their_neighbours() -> None:
     assert last.craft(rows[1:], own, fewer.context(state=state)).tolist() == [[-1, -1], [10, 11]]
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize(
     "honest",

@@ -35,7 +35,7 @@ def tiny(mode="sync", rule="average", workers=3, **tables):
     return small(**base)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_no_rule_lets_a_value_that_is_not_finite_into_the_model(rule, tmp_path):
     """So both attacks do the same to every rule: their blocks count as skipped."""
@@ -55,6 +55,7 @@ def test_no_rule_lets_a_value_that_is_not_finite_into_the_model(rule, tmp_path):
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -127,6 +128,7 @@ def test_if_all_are_free_riders_the_model_stays_where_it_is(mode, rule, tmp_path
     np.testing.assert_array_equal(model(tmp_path / "free_rider"), model(tmp_path / "zero"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sends", ["change", "noise"])
 def test_a_free_rider_keeps_the_last_model_over_an_interruption(sends, tmp_path):
     attack = {"kind": "free_rider", "sends": sends, "rate": 0.4, "from_epoch": 1, "every": 3, "on": 2}

@@ -19,6 +19,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", CASES)
 def test_one_is_written_each_time(case, tmp_path):
     run, keeper = CASES[case]

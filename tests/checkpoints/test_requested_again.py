@@ -51,6 +51,7 @@ def starts(directory):
     return [line for line in lines if line["event"] == "start"]
 
 
+@pytest.mark.thorough
 def test_a_run_stays_done_until_it_begins(run, done, monkeypatch, capsys):
     first, second = done
     kept = (second.path / "DONE").read_text()
@@ -78,6 +79,7 @@ def test_a_successor_of_the_job_executes_what_is_left(run, done, monkeypatch):
     assert [len(starts(directory)) for directory in done] == [3, 2]
 
 
+@pytest.mark.thorough
 def test_checkpoints_are_used_only_without_the_option(run, done, monkeypatch, capsys):
     crash(run, done[0], monkeypatch)
     capsys.readouterr()

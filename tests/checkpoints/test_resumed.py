@@ -66,7 +66,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", CASES)
 def test_ends_as_if_nothing_had_happened(case, tmp_path):
     run = CASES[case]
@@ -127,6 +127,7 @@ def test_its_records_tell_one_story(tmp_path):
 SERVERS = {"topology": {"servers": 2, "validators": 2, "workers": 4}}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("tables", [SERVERS, RING, ALLREDUCE], ids=["servers", "ring", "allreduce"])
 def test_stops_at_a_checkpoint_when_asked_to(tables, tmp_path):
     run = small(checkpoint={"every": 0}, **tables)
@@ -181,7 +182,7 @@ def average(tmp_path_factory):
     return model(folder)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, average, tmp_path, capfd):
     run = CASES["average"]
@@ -229,7 +230,7 @@ def evaluated(tmp_path_factory):
     return run, results
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("process", ["server-0", "validator-0", "worker-1", "evaluator-0"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_checkpoint_counts_the_lines_of_each_record(loss, process, evaluated, tmp_path, capfd):

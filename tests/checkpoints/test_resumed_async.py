@@ -39,7 +39,7 @@ def counters(monkeypatch):
     monkeypatch.setattr(build, "build_trainer", trainer)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("shape", "per_refresh"), [((1, 1, 3), "queued"), ((3, 2, 5), "share"), ((2, 0, 4), "queued")])
 def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     run = counting(shape, per_refresh)

@@ -134,6 +134,7 @@ def test_servers_partitions_and_validators_do_not_show(kind, attack, tmp_path):
     assert not np.array_equal(model(tmp_path / "before"), models[0])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "train", [SHORT, {**SHORT, "mode": "async"}, {**SHORT, "quorum": 2}], ids=["sync", "async", "quorum"]
 )

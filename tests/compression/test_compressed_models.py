@@ -35,7 +35,7 @@ def final(folder, run):
     return model(folder)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "memory"),
     [("fp16", "nesterov"), ("bf16", "ef21"), ("qsgd", "residual"), ("powersgd", "nesterov"), ("sparse_loco", "none"),
@@ -107,7 +107,7 @@ def plain():
     }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "memory", "validators"),
     [("int8", "ef21", 1), ("randomk", "nesterov", 0), ("qsgd", "residual", 0), ("powersgd", "ef21", 1),
@@ -154,7 +154,7 @@ def test_asynchronous_readers_have_what_the_servers_say_they_have(topology, monk
     assert np.concatenate([values for _, (values, _) in sorted(ends.items())]).tobytes() == last.tobytes()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["int8", "qsgd", "dithering", "randomk"])
 def test_alone_an_asynchronous_run_ends_as_if_nothing_had_happened(kind, tmp_path):
     """With two servers a checkpoint reaches the worker before the model from the other one, so no update is lost."""
@@ -202,6 +202,7 @@ def agreed(monkeypatch):
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("mode", "attack"), [("drop", "nan"), ("next", "late"), ("next", "nan"), ("async", "nan"), ("async", "ipm")]
 )
@@ -220,6 +221,7 @@ def test_workers_and_combiners_agree_on_estimates(mode, attack, agreed, tmp_path
     assert len(agreed) > 12
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("keys", [{"late": "drop"}, {"late": "next", "grace": 0.05}], ids=["drop", "next"])
 def test_late_workers_get_whole_models_and_have_the_same_bits(keys, adopted, monkeypatch, tmp_path):
     """Whatever the shards; and memory that a late worker may still read is not written over."""
@@ -245,6 +247,7 @@ def test_late_workers_get_whole_models_and_have_the_same_bits(keys, adopted, mon
     assert len(later) < len({(round, owner) for round, owner, _ in whole}) / 4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["qsgd", "powersgd", "sparse_loco"])
 def test_a_quorum_ends_as_if_nothing_had_happened(kind, tmp_path):
     run = late(0, 2, {"late": "next"}, kind, checkpoint={"every": 1})

@@ -33,6 +33,7 @@ def compressed(kind, **keys):
     return {"participation": 0.7, "skip_rate": 0.3, "compression": {"kind": kind, **keys}}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["fp16", "randomk"])
 def test_servers_partitions_and_validators_do_not_show(kind, tmp_path):
     shapes = ((1, 0, "auto"), (3, 0, 4096), (1, 1, 4096), (2, 1, "auto"))
@@ -73,6 +74,7 @@ def test_records_state_the_bytes_that_travelled(tmp_path):
     assert sent["onebit"] / sent["none"] == pytest.approx(1 / 32, abs=0.08)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["fp16", "randomk"])
 def test_ends_as_if_nothing_had_happened(kind, tmp_path):
     run = small(topology={"servers": 2, "validators": 0, "workers": 3}, communication=compressed(kind))
@@ -82,6 +84,7 @@ def test_ends_as_if_nothing_had_happened(kind, tmp_path):
     np.testing.assert_array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("validators", [0, 1])
 @pytest.mark.parametrize("attack", [{"kind": "nan"}, {"kind": "ipm", "epsilon": 2.0}], ids=["nan", "ipm"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -149,6 +152,7 @@ class Adder:
         out[:] = self.x
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", ["residual", "none", "nesterov"])
 def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):

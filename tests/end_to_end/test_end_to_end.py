@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which all commands are typed."""
     folder = tmp_path_factory.mktemp("typed")
     sweep = '[[sweep]]\n"validation.rule.kind" = ["average", "median"]\n'
-    mine = {"transport.kind": "mpi", "topology.workers": 3}
+    mine = {"transport.kind": "mpi", "topology.workers": 2}
     late = {"train.mode": "async", "validation.rule.kind": "naive_async"}
     (folder / "mine.toml").write_text(small_experiment("mine", RUN | mine, sweep))
     (folder / "late.toml").write_text(small_experiment("late", RUN | late))
@@ -115,7 +115,7 @@ def test_pslite_gives_the_same_model(ran: Path, hpcps: Command) -> None:
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint(folder: Path, called: Command) -> None:
-    keys = {**RUN, "train.epochs": 40}
+    keys = {**RUN, "train.epochs": 20}
     (folder / "killed.toml").write_text(small_experiment("killed", keys))
     process = subprocess.Popen([*HPCPS, "run", "killed.toml"], cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + SECONDS

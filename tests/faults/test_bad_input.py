@@ -116,6 +116,7 @@ def test_data(part: str, damage: str, bad: Path, capsys: pytest.CaptureFixture[s
     assert not list(bad.rglob("launch"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("options", "said"),
     [

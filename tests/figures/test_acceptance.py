@@ -30,6 +30,7 @@ def expected(accepted, among):
     return 100 * totals[0].cumsum() / totals[1].cumsum(), 100 * totals[0] / totals[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("among", "accepted"), [("received", "accepted_pairs"), ("sent", "accepted_sent_pairs")])
 def test_rates_are_those_of_all_validators_since_the_start_and_per_epoch(table, among, accepted):
     (figure_data,) = figure_data_of(table)
@@ -91,6 +92,7 @@ def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["zeno", "since the start", "per epoch"]
 
 
+@pytest.mark.thorough
 def test_seeds_have_a_mean_and_an_epoch_without_pairs_has_no_rate(tmp_path):
     results = tmp_path / "x"
     invent(results, epochs=EPOCHS, workers=1, rules=("zeno",), attacks=ATTACKS[:1], seeds=(1, 2))

@@ -78,6 +78,7 @@ def test_the_records_of_an_evaluator_come_first(tmp_path):
     assert table["class_accuracy.0"].tolist() == [1.0]
 
 
+@pytest.mark.thorough
 def test_a_figure_shows_the_classes_of_each_rule(results):
     frame = collect(results, events=DRAWN).table
     (shown,) = figure_data_of(frame)
@@ -96,6 +97,7 @@ def test_a_figure_shows_the_classes_of_each_rule(results):
     assert "accuracy_by_class" not in figures(plain)
 
 
+@pytest.mark.thorough
 def test_a_report_has_the_confusion_of_each_run(results):
     pytest.importorskip("plotly", reason="plotly is not installed")
     (results / "runs/0000000003" / EVALUATION).write_text("{}")

@@ -15,6 +15,7 @@ from hpcps.figures.traffic import RATES, draw_traffic, times_fewer, traffic_of, 
 from hpcps.records.collect import collect
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.thorough
 SWEEP = """
 [[sweep]]
 "communication.compression" = ["none", { kind = "int8", direction = "both" }]
@@ -50,7 +51,6 @@ def by_hand(table, line, target):
     return np.array(found).T
 
 
-@pytest.mark.thorough
 def test_they_are_interpolated_between_the_evaluations_around_the_target(table):
     (traffic,) = traffic_of(table, PlotOptions(target=60))
     assert [one.curve.line for one in traffic.panels[""]] == ["none", "int8 direction both"]
@@ -65,7 +65,6 @@ def test_they_are_interpolated_between_the_evaluations_around_the_target(table):
     assert 2.5 < plain.link.max() / coded.link.max() < 4.5, "int8 in both directions has a quarter of the bytes"
 
 
-@pytest.mark.thorough
 def test_a_target_that_no_run_reaches_has_no_bytes(table):
     (traffic,) = traffic_of(table, PlotOptions(target=99.9))
     assert all(np.isnan(one.sent).all() and one.share == "0 of 2 seeds" for one in traffic.panels[""])
@@ -84,7 +83,6 @@ def accuracies(table, line):
     return changed, sent.groupby("epoch")["bytes_sent_total"].mean().to_numpy() / 1e6
 
 
-@pytest.mark.thorough
 def test_one_test_image_changes_the_bytes_by_its_share_of_the_slope(table):
     """One of 100 images: 0.70 instead of 0.69 at epoch 1 would have counted as a whole epoch less."""
     found = []
@@ -97,7 +95,6 @@ def test_one_test_image_changes_the_bytes_by_its_share_of_the_slope(table):
     assert [each[1] for each in found] == pytest.approx([(sent[1] + sent[2]) / 2] * 3)
 
 
-@pytest.mark.thorough
 def test_bytes_are_compared_with_the_run_of_the_same_seed(table):
     fast, slow = [0.90, 0.90, 0.90], [0.30, 0.30, 0.90]
     changed, sent = accuracies(
@@ -152,7 +149,6 @@ def test_what_has_no_common_rounds_is_refused(table):
         traffic_of(asynchronous, PlotOptions())
 
 
-@pytest.mark.thorough
 def test_the_study_of_robust_diloco_runs_and_has_a_target_perplexity(tmp_path):
     """Two of its points, made smaller."""
     changes = ["train.epochs=1", "train.local_steps=2", "data.limit=100", "data.test_limit=4", "data.length=16"]

@@ -123,12 +123,14 @@ def test_the_table_compares_at_equal_samples_and_at_equal_time(shown, table):
     assert found["standalone"]["at 192 samples (%)"] == "–"
 
 
+@pytest.mark.thorough
 def test_the_caption_says_which_method_has_which_epochs(shown):
     assert "ESync 6 epochs (656 samples) · SSGD 2 (192) · ASGD 3 (" in shown.figure_data.facts
     (accuracy, *_) = (figure for _, figure in draw_comparisons([shown], PlotOptions()))
     assert "accuracy by simulated time" in accuracy.get_suptitle()
 
 
+@pytest.mark.thorough
 def test_samples_of_a_run_that_two_experiments_share_are_not_added_up(table):
     samples = re.compile(r"standalone \d+ \((\d+)\)")
     alone = table[table["workers"] == 0]
@@ -159,6 +161,7 @@ def test_the_traffic_is_what_the_workers_send(shown, table):
     assert first["bytes_sent"].iloc[0] == sent > 0
 
 
+@pytest.mark.thorough
 def test_the_curve_of_standalone_training_is_horizontal(shown, table):
     figure_data = shown.figure_data
     assert figure_data.lines == ("ESync", "SSGD", "ASGD", "standalone")
@@ -198,6 +201,7 @@ def test_figures_show_the_numbers(shown):
         list(draw_comparisons([shown], PlotOptions(lines=["ASDG"])))
 
 
+@pytest.mark.thorough
 def test_experiments_with_the_same_methods_have_panels_of_their_own(table):
     other = table.copy()
     other["run_id"] = other["run_id"].astype(str) + "x"
@@ -320,6 +324,7 @@ def ratios_to_the_paper(shown):
                 assert gpus.max() <= 3 < cpus.min()
 
 
+@pytest.mark.thorough
 def test_the_simulated_study_is_within_a_factor_of_two_of_the_paper_and_as_documented():
     """results/published/esync_paper has the runs of experiments/esync_paper.toml."""
     (shown,) = comparisons_of([(read_table(ROOT / "results/published/esync_paper/table.parquet"), None)])

@@ -27,6 +27,7 @@ def swept(tmp_path_factory):
     return collect(results).table
 
 
+@pytest.mark.thorough
 def test_a_heading_says_what_is_reduced_and_what_is_not(tmp_path):
     whole, short = tmp_path / "whole", tmp_path / "short"
     for results, epochs in ((whole, 10), (short, 4)):
@@ -90,6 +91,7 @@ def test_a_panel_per_attack_and_a_line_per_rule_in_the_order_of_the_sweep(swept)
     assert [text.get_text() for text in legend.get_texts()] == ["average", "trimmed mean", "phocas", "zeno", "diverged"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("against", "column", "unit", "label"),
     [
@@ -125,6 +127,7 @@ def test_a_diverged_run_has_a_cross_where_it_diverged(swept):
     np.testing.assert_allclose(cross.get_xydata(), [[first["epoch"], 100 * first["accuracy"]]])
 
 
+@pytest.mark.thorough
 def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
     (figure_data,) = figure_data_of(seeded)
     axes = panels(draw(figure_data))["none"]
@@ -144,6 +147,7 @@ def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
     assert "(2 of 3 seeds)" in markdown([figure_data])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("empty_files")
 def test_runs_that_are_not_finished_are_drawn_as_far_as_they_are_and_say_so(tmp_path):
     results = tmp_path / "x"
@@ -191,6 +195,7 @@ def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
     assert alone.remark == "reduced: data.limit=500"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -275,6 +280,7 @@ def test_nothing_is_cut_off_or_on_top_of_something_else(request, name, against):
             assert not box.padded(-1).overlaps(other.padded(-1))
 
 
+@pytest.mark.thorough
 def test_final_accuracies_are_those_of_the_last_epoch(swept, seeded):
     def last(table, rule, attack):
         rows = evaluations(table, rule=rule, attack=attack)
@@ -294,6 +300,7 @@ def test_final_accuracies_are_those_of_the_last_epoch(swept, seeded):
     assert "(2 of 3 seeds)" in markdown(figure_data_of(seeded))
 
 
+@pytest.mark.thorough
 def test_the_csv_has_a_row_per_line_and_panel(swept, seeded):
     rows = list(csv.DictReader(io.StringIO(comma_separated(figure_data_of(swept)))))
     assert [(row["line"], row["panel"]) for row in rows[:5]] == [
@@ -324,6 +331,7 @@ def test_before_the_first_evaluation_there_are_tables_but_no_figures(swept, tmp_
         figure_data_of(table)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("empty_files")
 def test_a_table_of_an_earlier_version_is_drawn_without_what_it_has_not(swept, tmp_path):
     new = [name for name in swept if name in ("outside", "scores", "model") or name.endswith("pairs_total")]
@@ -357,6 +365,7 @@ def partly_diverged(tmp_path_factory):
     return collect(results).table
 
 
+@pytest.mark.thorough
 def test_how_many_seeds_diverged_stands_beside_every_mean(partly_diverged):
     (figure_data,) = figure_data_of(partly_diverged)
     assert "2 of 12 runs diverged" in figure_data.facts
@@ -395,6 +404,7 @@ def test_a_sweep_that_is_not_finished_shows_what_is_missing(swept, tmp_path):
     assert len(write_figures([figure_data], tmp_path / "figures")) == 8
 
 
+@pytest.mark.thorough
 def test_a_mean_says_how_many_seeds_it_has_yet(seeded):
     table = seeded[seeded["point"] != 8].copy()
     gone = seeded[seeded["point"] == 8].drop_duplicates("run_id")

@@ -74,12 +74,14 @@ def texts(figure):
     return [text.get_text() for text in figure.axes[0].texts]
 
 
+@pytest.mark.thorough
 def test_rules_and_rows_have_short_names(study):
     assert study.rules == ("average", "krum")
     assert study.attacks == ("negative 6", "alie", "negative 2")
     assert study.rows == tuple(f"{split} · f = {f} of 10" for split in SPLITS for f in (1, 3))
 
 
+@pytest.mark.thorough
 def test_a_row_of_a_number_says_of_which_key():
     table = a_table()
     table["data.alpha"] = np.where(table["data.split"] == "iid", 1.0, 0.3)
@@ -143,6 +145,7 @@ def test_missing_runs_and_old_records_leave_gaps():
     assert "; *: some runs have no result yet; a score needs all runs" in table
 
 
+@pytest.mark.thorough
 def test_a_cell_with_some_of_its_runs_has_a_mark_and_its_rule_no_score():
     (study,) = studies_of(a_table(left_out={("iid", 0.1, "average", "alie", 2)}))
     assert study.incomplete.tolist() == [[True, False, False, False], [False] * 4]
@@ -180,6 +183,7 @@ def test_a_heat_map_has_the_accuracy_of_each_rule_under_each_attack(study):
     assert len(figure.axes[0].patches) == 3, "the best rule under each attack has a frame"
 
 
+@pytest.mark.thorough
 def test_a_rule_has_one_style_and_one_entry_also_where_its_f_varies():
     (data,) = figure_data_of(a_table())
     assert data.lines == ("average", "krum f 0.1", "krum f 0.3")
@@ -189,6 +193,7 @@ def test_a_rule_has_one_style_and_one_entry_also_where_its_f_varies():
     assert [text.get_text() for text in figure.legends[0].texts][:2] == ["average", "krum"]
 
 
+@pytest.mark.thorough
 def test_a_title_says_a_rate_once():
     (data,) = figure_data_of(a_table())
     assert data.panel_keys == ("data.split", "attack")
@@ -196,12 +201,14 @@ def test_a_title_says_a_rate_once():
     assert titles[0] == "split: iid · attack: negative, scale 6, rate 0.1, by worker"
 
 
+@pytest.mark.thorough
 def test_bars_of_one_colour_have_different_hatches():
     data = replace(figure_data_of(a_table())[0], line_key="", lines=tuple(f"rule_{n}" for n in range(12)))
     bars = [tuple(Page(data).bar(line)[name] for name in ("color", "hatch")) for line in data.lines]
     assert len({*bars}) == 12
 
 
+@pytest.mark.thorough
 def test_a_point_without_any_result_has_a_place_in_the_study():
     whole = a_table()
     gone = whole.drop_duplicates("run_id").query("rule == 'average'")
@@ -213,6 +220,7 @@ def test_a_point_without_any_result_has_a_place_in_the_study():
     assert np.isnan(study.accuracy[0]).all()
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_not_ended_counts_as_missing():
     table = a_table()
     begun = table["run_id"] == table["run_id"].iloc[0]

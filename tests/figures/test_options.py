@@ -135,6 +135,7 @@ def test_size_columns_and_heading(table):
     assert figures(table, columns=2)["accuracy_by_epoch"].axes[0].get_gridspec().nrows == 2
 
 
+@pytest.mark.thorough
 def test_a_figure_of_one_panel_in_one_column(table):
     for name, figure in figures(table, panels=["none"], columns=1, heading=False).items():
         assert figure.axes, name
@@ -155,6 +156,7 @@ def small(tmp_path):
     return results
 
 
+@pytest.mark.thorough
 def test_the_command_takes_a_file_and_sets_over_it(small, monkeypatch, capsys, empty_files):
     seen = []
 

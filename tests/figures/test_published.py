@@ -60,6 +60,7 @@ def test_git_ignores_everything_that_the_demo_writes(hpcps, tmp_path):
     assert set(written) == set(ignored)
 
 
+@pytest.mark.thorough
 @in_checkout
 def test_what_is_committed_of_the_results_are_published_copies():
     committed = git("ls-files", "results").splitlines()
@@ -77,6 +78,7 @@ def test_what_is_committed_of_the_results_are_published_copies():
     assert git("check-ignore", "--no-index", "--stdin", text="results/published/new/figures/a.png\n") == ""
 
 
+@pytest.mark.thorough
 def test_a_copy_has_what_the_figures_need_and_where_it_came_from(hpcps, tmp_path):
     own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
     invent_small(own)
@@ -135,6 +137,7 @@ def test_the_copy_is_taken_where_there_are_no_runs_and_every_command_says_so(hpc
     assert "is a published copy" in hpcps("publish", "demo", status=2)
 
 
+@pytest.mark.thorough
 def test_runs_of_an_earlier_copy_stay_in_it_if_asked(hpcps, tmp_path):
     own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
     invent_small(own)
@@ -192,6 +195,7 @@ def test_published_runs_have_a_provenance():
         assert [run for run, facts in found.items() if not is_complete(facts)] == [], folder.name
 
 
+@pytest.mark.thorough
 def test_figures_of_full_and_reduced_runs_say_which_is_which(tmp_path):
     """Of the two panels, one has full-length runs."""
     small = {"epochs": 2, "workers": 2, "rules": ("zeno", "average")}
@@ -214,6 +218,7 @@ def test_runs_that_are_not_done_are_counted(hpcps, tmp_path):
     assert "note: some runs are not done" in hpcps("publish", "demo")
 
 
+@pytest.mark.thorough
 def test_the_folder_of_an_earlier_version_is_plotted_and_published(hpcps, tmp_path):
     """A table and its provenance, without the runs, in a folder elsewhere."""
     invent_small(tmp_path / "elsewhere/old_sweep")

@@ -124,6 +124,7 @@ def test_one_key_at_a_time_is_a_panel_per_key_against_the_same_base(tmp_path):
     assert "absent: accumulate → both, proximal.worker: 0 → 0.2" in markdown([figure_data])
 
 
+@pytest.mark.thorough
 def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
     for name in ("fig3_x", "fig5_x", "sgd_baseline"):
         rules = ("average",) if name == "sgd_baseline" else ("average", "zeno")

@@ -101,6 +101,7 @@ def test_figures_need_only_evaluations_and_counts(tmp_path):
     np.testing.assert_array_equal(a[0].acceptance["sent", "start"].mean, b[0].acceptance["sent", "start"].mean)
 
 
+@pytest.mark.thorough
 def test_a_real_run_is_drawn(asynchronous_run):
     (figure_data,) = figure_data_of(asynchronous_run)
     (one,) = figure_data.applied[""]

@@ -144,6 +144,7 @@ def test_a_loss_of_ones_own_is_recorded(kind):
     assert one.loss_on(3)(values) == other.loss_on(3)(values)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model", ["mlp", "cifar_resnet20_v1"])
 def test_observing_is_recorded_by_itself(kind, model):
     one, other = kind.pair(model)

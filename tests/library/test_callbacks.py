@@ -41,6 +41,7 @@ TOPOLOGIES = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_reports_are_what_is_recorded_and_change_nothing(tmp_path, name):
     described, log = small(**TOPOLOGIES[name]), Log()
@@ -209,6 +210,7 @@ def test_a_terminal_gets_a_bar_that_moves(monkeypatch):
     assert shown[-1].endswith("  done\n")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_returned_numbers_are_recorded_and_drawn(tmp_path, name):
     norms, errors = [], []

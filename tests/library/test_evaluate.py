@@ -139,6 +139,7 @@ def test_settings_of_another_version_are_refused_with_a_way_out(ran, tmp_path, c
     assert "cannot read its settings (train.epochs): evaluate it with the version" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_job_evaluates_as_many_models_as_fit_and_the_next_one_the_rest(tmp_path, capsys):
     file = tmp_path / "jobs.toml"
     file.write_text(small_experiment("jobs", tables="[[sweep]]\nseed = [1, 2, 3]\n"))

@@ -174,6 +174,7 @@ def test_results_are_what_collect_writes(ran, results, monkeypatch, capsys):
         hpcps.results("smol")
 
 
+@pytest.mark.thorough
 def test_a_published_table_stands_for_runs_of_another_machine(ran, tmp_path):
     copy = tmp_path / "results/published/small"
     copy.mkdir(parents=True)

@@ -19,6 +19,7 @@ def final(tmp_path, **tables):
     return model(folder)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", [{"kind": "nesterov"}, {"kind": "yogi", "lr": 0.05}], ids=["nesterov", "yogi"])
 def test_servers_partitions_and_validators_do_not_show(optimizer, tmp_path):
     tables = {"server": {"optimizer": optimizer}, "validation": {"rule": {"kind": "median"}}}
@@ -31,6 +32,7 @@ def test_servers_partitions_and_validators_do_not_show(optimizer, tmp_path):
         np.testing.assert_array_equal(other, models[0])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("validators", [0, 1])
 def test_sgd_of_rate_one_with_one_step_equals_averaging(validators, tmp_path):
     tables = {
@@ -63,6 +65,7 @@ def test_a_round_without_updates_moves_the_model_by_its_momentum_and_the_record_
     assert empty > 5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", [{"kind": "momentum"}, {"kind": "adam", "lr": 0.02}], ids=["momentum", "adam"])
 def test_ends_as_if_nothing_had_happened(optimizer, tmp_path):
     topology = {"servers": 2, "validators": 0, "workers": 3}

@@ -165,7 +165,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "validators"), CASES)
 def test_the_result_is_that_of_whole_updates(tmp_path, name, validators):
     rule = RULES[name]
@@ -221,6 +221,7 @@ def test_what_a_rule_cannot_see_is_a_mistake(run, expected):
     assert [f"{'.'.join(problem.path)}: {problem.message}" for problem in contradictions(run)] == [expected]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("validators", [0, 1])
 def test_a_block_that_is_not_finite_is_refused_whole(tmp_path, validators):
     """Also where a partition of it is finite: here the last element of a block is spoilt."""

@@ -107,6 +107,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_plugin_is_one_error(tmp_path, capfd, case):
     text, expected = BROKEN[case]

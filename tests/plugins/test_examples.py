@@ -57,6 +57,7 @@ def test_they_compute_what_they_say():
     assert component("my_omniscient_attack.py")(by=2)(np.array([[3.0, 4.0], [1.0, 4.0]]), f=3).tolist() == [4, 4]
 
 
+@pytest.mark.thorough
 def test_a_policy_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
     file = folder / "experiment.toml"
     file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_policy.py"'))
@@ -89,6 +90,7 @@ def test_a_server_optimizer_runs_from_a_file_and_its_mistakes_name_it(folder, tm
     assert "server optimizer signed (plugin my_optimizer.py, line 23): its step() failed: ZeroDivisionError" in said
 
 
+@pytest.mark.thorough
 def test_a_compressor_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
     file = folder / "experiment.toml"
     file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_compressor.py"'))

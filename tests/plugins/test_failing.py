@@ -75,7 +75,7 @@ def broken(folder, case):
 MINE = ("my_model", "my_data", "my_split")
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", WRONG)
 def test_it_is_one_error_that_names_the_component(folder, case, capsys):
     expected = broken(folder, case)

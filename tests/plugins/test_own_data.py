@@ -46,6 +46,7 @@ def test_each_has_a_page(file, kind, name, page, capsys):
     assert "  width: Width of the hidden layer. (a whole number from 1 to 4096; default 32)" in said or kind != "models"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("there", "instead", "line", "expected"),
     [

@@ -70,6 +70,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_a_rule_that_returns_no_mask_has_an_unknown_acceptance(folder, capsys):
     assert main(["run", "dropping.toml"]) == 0
     said = capsys.readouterr().out

@@ -82,6 +82,7 @@ def written(folder, text, more=""):
     return file
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", WRONG)
 def test_it_is_one_error_that_names_the_component(tmp_path, case, capsys):
     text, expected = WRONG[case]
@@ -124,6 +125,7 @@ GOOD = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", GOOD)
 def test_a_good_one_passes_in_silence(tmp_path, case, capsys):
     assert main(["check", str(written(tmp_path, GOOD[case]))]) == 0

@@ -4,6 +4,7 @@ import math
 from collections import deque
 
 import pytest
+from fast import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +106,7 @@ class World:
     [ESync(most=7), ESync(most=7, blocking=False), ESync(most=1, blocking=False), DyLU(most=5)],
     ids=["esync", "not blocking", "one", "dylu"],
 )
-@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, deadline=None, max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_round_ends_whatever_the_times_of_messages_and_steps(policy, data):
     world = World(policy, 3)

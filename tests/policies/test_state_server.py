@@ -4,6 +4,7 @@ import heapq
 from math import floor
 
 import pytest
+from fast import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hpcps.policies import DyLU, ESync, RoleProgress
 from hpcps.policies.local_steps import StateServer
 
-QUICK = settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+QUICK = settings(derandomize=True, deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 def play_round(server, round, speeds, start=0.0, latency=0.0, late=()):
@@ -214,5 +215,5 @@ class AnyOrder(RuleBasedStateMachine):
 
 def test_reports_in_any_order():
     run_state_machine_as_test(
-        AnyOrder, settings=settings(derandomize=True, deadline=None, max_examples=60, stateful_step_count=40)
+        AnyOrder, settings=settings(derandomize=True, deadline=None, max_examples=examples(60), stateful_step_count=40)
     )

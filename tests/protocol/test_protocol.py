@@ -46,7 +46,7 @@ def test_two_updates_are_too_few_to_trim(seed: int, tmp_path: Path, monkeypatch:
     assert not any(few)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", [*TRAINING, "label_flip-average", "batchnorm-validator"])
 def test_each_step_is_that_of_plain_training(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step, from the same model."""

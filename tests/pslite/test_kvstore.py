@@ -146,6 +146,7 @@ def test_an_update_of_ones_own_changes_the_value():
     assert seen == [4, 4, 4]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_large_value_is_pulled_whole_while_others_change_it(sync):
     """All elements of a value are equal after each push, and so must those of each pull be."""
@@ -170,6 +171,7 @@ def test_a_large_value_is_pulled_whole_while_others_change_it(sync):
     assert [each.result(100) for each in jobs] == [0, 0, 0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("sync", "split_from"), [(True, 1000), (False, 100_000)])
 def test_a_pull_is_of_one_version_as_the_documentation_says(sync, split_from):
     """Of a value on two servers: in sync mode after the own push was answered. Of one on one server: always."""

@@ -170,6 +170,7 @@ def test_a_lost_process_is_told_and_its_replacement_takes_its_place(company):
     late.abandon()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("announced", [True, False])
 def test_nobody_counts_on_a_replacement_before_all_know_it(company, announced):
     """A server that hears of the replacement later than the others; or also later of the death."""
@@ -200,6 +201,7 @@ def test_nobody_counts_on_a_replacement_before_all_know_it(company, announced):
     new.abandon()
 
 
+@pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
     everyone[1].abandon()
@@ -245,6 +247,7 @@ def test_texts_do_not_wait_for_a_lost_process_but_for_its_replacement():
     assert texts.join(11, joins) == ("", Everyone(OVER, ())), "the others have finished the run"
 
 
+@pytest.mark.thorough
 @given(st.binary() | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(str).map(str.encode))
 def test_any_other_bytes_are_no_text(frame):
     assume(not re.fullmatch(rb"\[-?\d+, \[.*\]\]", frame))  # a number and a list may be texts

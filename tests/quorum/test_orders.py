@@ -252,6 +252,7 @@ def at_random(seed):
     return schedule
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("validators", "servers"), TOPOLOGIES)
 def test_any_interleaving_combines_what_the_records_say(validators, servers, seed, poisoned):

@@ -111,7 +111,7 @@ def toml(table, prefix=""):
             yield f"{prefix}{key} = {json.dumps(value)}"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("late", ["drop", "next"])
 @pytest.mark.parametrize("validators", [0, 1])
 def test_a_resumed_run_is_the_same(tmp_path, validators, late):
@@ -123,6 +123,7 @@ def test_a_resumed_run_is_the_same(tmp_path, validators, late):
     np.testing.assert_array_equal(interrupted.model(tmp_path / "crashed"), whole.final_model())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("attack", ["silent", "late", "sign_flip"])
 @pytest.mark.parametrize("validators", [0, 2])
 def test_absent_and_attacking_workers_answer(tmp_path, validators, attack):

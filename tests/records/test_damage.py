@@ -92,6 +92,7 @@ def test_a_flipped_bit_is_named_and_the_run_is_executed_again(
     assert "2 of 2 runs are done already" in said(capsys, "run", "damaged.toml")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("content", "swept", "old"),
     [("", True, True), ('{"torn', False, True), ("", False, False), ('{"torn', True, False)],

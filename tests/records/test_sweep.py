@@ -86,6 +86,7 @@ def test_a_point_that_is_removed_from_the_file_is_forgotten(results, capsys):
     assert shown(capsys, "status").startswith("sweep: 2 runs: 2 done\n")
 
 
+@pytest.mark.thorough
 def test_what_set_makes_of_a_file_is_a_sweep_of_its_own(results, capsys):
     assert run("--only", "0-1") == 0
     assert run("--set", "seed=1", "--set", "train.epochs=2", "--only", "0") == 0

@@ -100,7 +100,7 @@ def assert_equal(directory, folder, left=0):
     assert result.left <= left
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_replayed(name, tmp_path):
     directory = run_here(RUNS[name], tmp_path / "run")
@@ -112,7 +112,7 @@ def test_a_run_is_replayed(name, tmp_path):
         assert written == there
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(2))
 def test_crashes_between_losses_are_replayed(seed, tmp_path):
     """The run resumes from the checkpoint that the replay has written itself; also before the run is done."""
@@ -126,6 +126,7 @@ def test_crashes_between_losses_are_replayed(seed, tmp_path):
     assert_equal(directory, tmp_path / "replay", left=40)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("validators", [0, 1])
 def test_a_run_that_resumes_without_a_lost_worker_is_replayed(validators, tmp_path):
     """Its checkpoint has no part of worker 2, which goes on where its combiner says."""
@@ -167,6 +168,7 @@ def test_the_record_of_a_lost_worker_may_end_before_its_messages(done, tmp_path)
     assert_equal(done, tmp_path / "replay")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("repair", [0.3, 3600])
 def test_a_worker_that_was_killed_before_its_first_line(repair, tmp_path):
     """It has sent nothing; the run may end without a record of it."""
@@ -263,6 +265,7 @@ def test_membership_is_part_of_the_order(name, done, tmp_path):
     assert result.difference is not None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ahead", ["server", "worker"])
 def test_it_makes_no_difference_whose_turn_it_is(ahead, tmp_path, monkeypatch):
     """Servers learn of a replacement before its predecessor has written its last line, or afterwards."""

@@ -52,7 +52,7 @@ def assert_equal(directory, folder, left=0):
     assert result.lines > 20
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_replayed(name, tmp_path):
     directory = play(RUNS[name], tmp_path, seed=name)
@@ -98,6 +98,7 @@ def test_interrupted_runs_are_replayed(name, tmp_path):
     assert_equal(directory, tmp_path / "replay", left=40)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("counted", ["together", "apart"])
 def test_an_attempt_that_not_all_processes_began_is_left_out(counted, tmp_path):
     """It was killed in its first milliseconds. In records of earlier versions each process counted its own attempts."""
@@ -175,6 +176,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_record_is_found_with_its_line(name, done, tmp_path):
     process, event, change, what = CHANGES[name]
@@ -191,7 +193,7 @@ def test_times_are_not_compared(done, tmp_path):
     assert_equal(copy, tmp_path / "replay")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("process", "count"), [("worker-1", 1), ("worker-1", 4), ("validator-0", 2), ("server-1", 2), ("evaluator-0", 2)]
 )

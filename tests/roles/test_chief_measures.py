@@ -190,6 +190,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_recorded_is_of_the_model_whenever_it_is_measured(tmp_path, case):
     run, slow = spec(**CASES[case]), Slow()
@@ -292,6 +293,7 @@ def put_last(play, peer):
     node.step, play.endpoints[peer].receive = after_all_others, models_last
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("order", ["in time", "early"])
 @pytest.mark.parametrize("tamper", ["garbage", {"run": "other"}, {"sender": WORKER}])
 @pytest.mark.parametrize("changes", [{}, NO_VALIDATOR, {"checkpoint": {"every": 1}}, {"train": {"epochs": 2}}])

@@ -44,6 +44,7 @@ def evaluated(folder, coordinator, *names):
 MEASURED = ("epoch", "round", "step", "learning_rate", "accuracy", "loss", "samples")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", [*CASES, "quorum"])
 def test_it_measures_what_the_coordinator_measures(tmp_path, case):
     run = spec(**(CASES | {"quorum": {"train": {"quorum": 2}}})[case])
@@ -55,6 +56,7 @@ def test_it_measures_what_the_coordinator_measures(tmp_path, case):
     assert not any(isinstance(effect, InBackground) for effect in other.did), "the coordinator evaluates nothing"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("mode", "batchnorm"), [("sync", "reestimated"), ("async", "validator")])
 def test_a_network_with_batchnorm_has_the_same_numbers(tmp_path, mode, batchnorm):
     found = []
@@ -319,6 +321,7 @@ def test_it_does_not_guess_what_a_bad_message_means(event):
         list(evaluator().handle(event))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["sync", "async", "ring"])
 def test_a_run_that_stops_at_any_step_goes_on_evaluating(tmp_path, mode):
     tables = {"topology": {"workers": 2, "evaluators": 1}, "data": {"test_limit": 20}, "train": {"epochs": 4}}

@@ -15,7 +15,7 @@ RUNS += [(kind, "async") for kind, attack in ATTACKS.items() if "rule" not in at
 KEYS = {"copycat": {"round": "last"}, "mimic_variance": {"rounds": 3}}
 
 
-@pytest.mark.sample(25)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("kind", "mode"), RUNS)
 def test_an_attack_runs_to_the_end(tmp_path, kind, mode):
     attack = ATTACKS[kind](rate=0.34, **KEYS.get(kind, {}))

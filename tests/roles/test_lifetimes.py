@@ -161,6 +161,7 @@ def test_in_rounds(tmp_path, case):
     assert_same(spec("sync", *SYNC[case]), tmp_path)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", ASYNC)
 def test_asynchronous(tmp_path, case):
     rule, validators, servers, changes = ASYNC[case]

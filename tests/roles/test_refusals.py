@@ -97,7 +97,7 @@ SPECS = (("zeno", 1, "auto"), ("average", 0, "auto"), ("zeno", 1, 4000), ("avera
 CASES += [(*which, name) for which in SPECS for name in TAMPERINGS]
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("rule", "validators", "partition", "name"), CASES)
 def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, rule, validators, partition, name):
     model, lines = play(tmp_path, spec(rule, validators, partition), TAMPERINGS[name])

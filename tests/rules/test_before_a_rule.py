@@ -4,6 +4,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rules_against_definitions import Case, cases
@@ -87,7 +88,7 @@ def test_every_pre_aggregator_has_a_transcription() -> None:
 
 
 @pytest.mark.parametrize("kind", STAGES)
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=examples(40), derandomize=True)
 @given(data=st.data())
 def test_follows_its_transcription(kind: str, data: st.DataObject) -> None:
     stage: PreAggregator = data.draw(STAGES[kind][0])
@@ -140,7 +141,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("path", ["numpy", "kernels"])
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kind", [name for name, rule in active().of("rules").items() if rule.mode == "sync"])

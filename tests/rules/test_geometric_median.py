@@ -70,6 +70,7 @@ def excess(rows: np.ndarray, shares: np.ndarray) -> float:
     return float(np.sqrt((gradient**2).sum()) * away / max(ordered[n // 2], NU, norms[n // 2] * 1e-3))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_minimum_whatever_the_updates_are(kind: str) -> None:
     random = np.random.default_rng(len(kind))

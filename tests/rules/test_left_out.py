@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ RULES = rules()
 
 
 @pytest.mark.parametrize("name", RULES)
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(deadline=None, max_examples=examples(25), derandomize=True)
 @given(n=st.integers(0, 9), rate=st.sampled_from([0.0, 0.3, 0.7]), seed=st.integers(0, 2**32 - 1))
 def test_each_block_is_combined_from_the_updates_that_have_it(name: str, n: int, rate: float, seed: int) -> None:
     rng = np.random.default_rng(seed)

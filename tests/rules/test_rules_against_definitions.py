@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import transcriptions
+from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -260,14 +261,14 @@ def test_every_rule_has_a_reference() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds()) - set(KEYS)))
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(deadline=None, max_examples=examples(200), derandomize=True)
 @given(data=st.data())
 def test_follows_its_definition(kind: str, data: st.DataObject) -> None:
     compare(kind, data)
 
 
 @pytest.mark.parametrize("kind", sorted(KEYS))
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=examples(60), derandomize=True)
 @given(data=st.data())
 def test_follows_its_transcription(kind: str, data: st.DataObject) -> None:
     compare(kind, data)

@@ -85,6 +85,7 @@ def assert_near(found, wanted: np.ndarray, updates: Updates, base: np.ndarray | 
     assert (np.abs(found.numpy() - wanted) <= 1e-6 * scale + 1e-30).all()
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(("kind", "keys"), VARIANTS, ids=lambda value: str(value) if value else "")
 def test_a_rule_gives_on_tensors_what_it_gives_on_arrays(kind: str, keys: dict[str, object]) -> None:
     rule: Rule = active().of("rules")[kind](**keys)

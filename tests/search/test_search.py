@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened import Opened
@@ -55,7 +56,7 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
 # The held-out samples.
 
 
-@settings(deadline=None, derandomize=True, max_examples=12)
+@settings(deadline=None, derandomize=True, max_examples=examples(12))
 @given(
     holdout=st.sampled_from([0.1, 0.25, 0.5]),
     split=st.sampled_from(["iid", "by_class", "dirichlet"]),
@@ -390,6 +391,7 @@ def test_values_of_a_search_make_no_variant_unless_two_searches_chose_different_
     assert len({earlier[0], earlier[2]}) == 2
 
 
+@pytest.mark.thorough
 def test_successive_halving_from_python(write: Write) -> None:
     search = GRID.replace('"grid"', '"halving"\nfactor = 2')
     file = write(search, transport__kind="mpi", topology__validators=0, train__epochs=3)

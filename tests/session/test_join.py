@@ -388,6 +388,7 @@ def test_the_processes_of_torch_that_init_has_not_joined_are_noticed(tmp_path):
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("left_out", [(), (2,)])
 def test_a_step_of_the_optimizer_that_one_process_with_the_hook_leaves_out_is_noticed(left_out, port):
     def body(rank):
@@ -412,6 +413,7 @@ def test_a_step_of_the_optimizer_that_one_process_with_the_hook_leaves_out_is_no
     assert forked(body) == [0, 0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_hook_is_for_all_processes_of_the_session(alone, port):
     def body(rank):

@@ -37,6 +37,7 @@ def expected(arrays, reduction):
     return (total / (len(arrays) if reduction == "mean" else 1)).astype(dtype)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("servers", [0, 2])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_the_sum_is_that_of_float64_for_every_type(workers, servers):
@@ -350,6 +351,7 @@ def test_an_exchange_that_takes_too_long_names_the_late_worker(monkeypatch):
     assert "worker-1 waited 10 s for worker-2 in tensor 'fc'" in str(members.workers[0].error)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_programs_end_with_the_right_sums(seed, monkeypatch):
     """The same tensors, begun and waited for in another order by every worker, which are late at random."""

@@ -112,6 +112,7 @@ def test_rules_by_name_table_and_object():
         assert bps.push_pull(np.float64([1, 2]), rule=rule).tolist() == [1, 2]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("call", "message"),

@@ -12,6 +12,7 @@ pytest.importorskip("sklearn.datasets")
 FOLDER = Path(__file__).resolve().parents[2] / "examples/own_script"
 
 
+@pytest.mark.thorough
 def test_the_programs_of_byteps_and_horovod(capfd):
     def body():
         sys.path[:0] = [str(FOLDER)]

@@ -38,7 +38,7 @@ def drawn(shape, indices, dtype, rank):
     return (values * rows.reshape(*rows.shape, *[1] * (len(shape) - indices))).to(dtype)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("types", [TYPES[k : k + 2] for k in range(0, len(TYPES), 2)], ids=str)
 def test_sparse_tensors_of_every_type_and_form(types):
     def body():
@@ -103,7 +103,7 @@ def trained(sparse, *, steps=4, words=WORDS, optimizer=torch.optim.SGD, wrapped=
     return [parameter.detach().clone() for parameter in model.parameters()], model[0].weight.grad
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -88,6 +88,7 @@ def test_tensors_of_every_type_and_form():
     fork(3, body)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "compression",
     ["onebit", {"kind": "topk", "k": 0.01}, Qsgd(levels=3), Qsgd(direction="both"), Onebit(direction="model")],
@@ -176,6 +177,7 @@ def test_optimizers_and_models_take_a_compressor():
     fork(3, body)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "compression",
     ["int8", {"kind": "topk", "k": 0.01}, {"kind": "topk", "k": 0.1, "memory": "ef21"}, "float16"],
@@ -385,6 +387,7 @@ def _optimize(shape, **keys):
     optimizer.step()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("exchange", "message"),
     [
@@ -426,6 +429,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_the_optimizer_equals_one_process_with_the_whole_batch(passes, dtype):
@@ -623,6 +627,7 @@ def test_arguments_that_cannot_be_used_are_refused_with_the_remedy():
     fork(2, body)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("rule", "attack"), [(Median(), None), (TrimmedMean(trim=0.25), None), (GeometricMedian(), None), (Krum(f=0), FLIP)]
 )
@@ -721,7 +726,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout")
 @pytest.mark.parametrize("keys", [{}, {"rule": "geometric_median"}, {"compression": bps.Compression.fp16}], ids=str)
 @pytest.mark.parametrize("width", [6, 3000])
@@ -769,6 +774,7 @@ def test_gradients_stay_those_of_the_process_until_the_script_waits_for_the_resu
     fork(2, body)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("left_out", [(), (1,)])
 @pytest.mark.parametrize("kind", ["DistributedOptimizer", "DistributedDataParallel"])
 def test_a_step_of_the_optimizer_that_one_process_leaves_out_is_noticed(kind, left_out):
@@ -943,6 +949,7 @@ def _no_step(model, optimizer):
     model(torch.ones(2, 6)).sum().backward()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("mistake", "message", "ends"),
     [
@@ -1155,6 +1162,7 @@ def test_a_parameter_that_is_not_exchanged_is_an_error_with_a_remedy(later):
 BLOCKWISE = TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 0},))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rule", [None, Median(), BLOCKWISE])
 def test_small_gradients_are_exchanged_together(rule, monkeypatch):
     monkeypatch.setattr("hpcps.session.buckets._SHARED_PARTITION", 1000)
@@ -1219,6 +1227,7 @@ def test_the_hook_equals_one_process_and_the_rule():
     fork(3, body)
 
 
+@pytest.mark.thorough
 def test_a_script_may_end_as_soon_as_a_step_of_the_hook_has(monkeypatch):
     charge = Session.charge
 
@@ -1390,7 +1399,7 @@ class OddBucket:
         return True
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("state", "given", "reason"),
     [
@@ -1456,6 +1465,7 @@ def test_torchrun_on_several_hosts_is_refused_with_the_remedy(monkeypatch):
         fork(2, lambda: None)
 
 
+@pytest.mark.thorough
 def test_torchrun_names_the_process_that_does_not_call_init(monkeypatch):
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # that of torchrun
     found = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}

@@ -256,6 +256,7 @@ def test_bad_input_names_the_tensor_and_the_remedy():
     fork(2, body)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -517,6 +518,7 @@ SCRIPTS = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_scripts_that_make_the_calls_of_the_examples(processes):
     def body():

@@ -40,6 +40,7 @@ def test_every_key_takes_or_refuses_every_value(write: Write) -> None:
             read(small, f"{key}={value}")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["[[sweep]]\n'{}' = [{}]", "[[exclude]]\n'{}' = {}", "[[include]]\n'{}' = {}"])
 def test_tables_that_make_points_take_or_refuse_every_value(where: str, write: Write) -> None:
     source = random.Random(2)
@@ -48,7 +49,7 @@ def test_tables_that_make_points_take_or_refuse_every_value(where: str, write: W
         read(write(f"{where.partition(chr(10))[0]}\n{source.choice(KEYS).partition('.')[0]} = {value}"))
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
 def test_mutated_files_are_runs_or_mistakes(file: Path, tmp_path: Path) -> None:
     source = random.Random(file.name)

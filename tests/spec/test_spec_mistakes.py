@@ -816,6 +816,7 @@ def test_very_many_unknown_keys_are_counted_and_the_first_are_explained(write: W
         assert "k101" not in text
 
 
+@pytest.mark.thorough
 def test_very_many_wrong_points_are_counted_and_the_first_are_listed(write: Write) -> None:
     names = ", ".join(f"'m{number}'" for number in range(1_500))
     with pytest.raises(SpecError) as caught:

@@ -18,6 +18,7 @@ def valid(folder, process, event):
     return [line for line in lines if line["event"] == event]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 2), (2, 1)])
 def test_stopped_at_a_checkpoint(validators, servers, tmp_path):
     """Without a loss the model is that of a run that was not stopped."""
@@ -48,7 +49,7 @@ def test_crashes_and_losses(seed, tmp_path):
         assert not wrong, (worker, arrived, steps)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_crashes_and_losses_with_a_quorum(seed, tmp_path):
     draw = generator(seed, "worker", 1, "crashes with a quorum")
@@ -112,6 +113,7 @@ def test_a_checkpoint_begins_before_a_validator_says_who_was_lost(tmp_path):
     goes_on(run, tmp_path)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("validators", [0, 1])
 @pytest.mark.parametrize(("repair", "there"), [(0.05, True), (0.2, False), (3600, False)])
 def test_a_run_that_lacks_a_worker_stops_at_a_checkpoint(repair, there, validators, tmp_path):

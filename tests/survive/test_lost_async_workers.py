@@ -48,6 +48,7 @@ def decisions(folder):
 TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (1, 1), (2, 2)])
 
 
+@pytest.mark.sample(1)
 @TOPOLOGIES
 def test_the_run_goes_on_and_the_replacement_takes_part(validators, servers, tmp_path):
     run = asynchronous({"process": "worker-2", "at": [1.05]}, validators=validators, servers=servers)
@@ -66,6 +67,7 @@ def test_the_run_goes_on_and_the_replacement_takes_part(validators, servers, tmp
     assert RunDirectory(tmp_path).done
 
 
+@pytest.mark.sample(1)
 @TOPOLOGIES
 def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
     names = [f"server-{s}" for s in range(servers)]
@@ -80,6 +82,7 @@ def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, s
 SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 12))]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_failures(seed, tmp_path):
     """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
@@ -111,7 +114,7 @@ def test_random_failures(seed, tmp_path):
         assert steps == [*range(2, 2 * len(steps) + 1, 2)], (worker, steps)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_and_losses(seed, tmp_path):
     """A run that crashes goes on without repeating a step that was applied; checkpoints need no lost worker."""

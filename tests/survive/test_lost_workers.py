@@ -50,6 +50,7 @@ def played(run, folder):
 TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 3), (1, 1), (2, 2)])
 
 
+@pytest.mark.sample(2)
 @TOPOLOGIES
 def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
     kept, _ = played(survivors(validators=validators, servers=servers), tmp_path / "kept")
@@ -58,6 +59,7 @@ def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, s
     assert kept.tobytes() == model.tobytes()
 
 
+@pytest.mark.sample(2)
 @TOPOLOGIES
 def test_rounds_go_on_and_the_replacement_takes_part(validators, servers, tmp_path):
     """It goes on with the batches after its predecessor's last update, and nobody waits for it."""
@@ -171,6 +173,7 @@ def drawn_costs(draw, slowest):
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 36))]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_failures(seed, tmp_path):
     """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
@@ -210,6 +213,7 @@ def test_random_failures(seed, tmp_path):
 QUORUM_SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 9))]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", QUORUM_SEEDS)
 def test_random_failures_with_a_quorum(seed, tmp_path):
     """Late workers fail, too: the run ends, all servers agree, and no step of a worker is applied twice."""

@@ -49,6 +49,7 @@ def test_weights_and_gradients_are_the_same_in_the_layouts_order():
     assert torch.linalg.norm(last.gradient - usual.gradient) > 0.1 * torch.linalg.norm(usual.gradient)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", [{"name": "nag", "lr": 0.1}, {"name": "adam", "lr": 0.001}])
 def test_a_checkpoint_is_in_the_layouts_order(monkeypatch, optimizer):
     """One written with channels last is gone on from without them (on a GPU, say), and the other way round."""

@@ -29,7 +29,7 @@ def built(name, size, channels=1, classes=10):
     return active().of("models")[name]().build((channels, size, size), classes)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", COUNTS)
 def test_each_has_the_published_number_of_parameters(name):
     size = SIZES[name]
@@ -57,7 +57,7 @@ def test_each_has_the_parameters_that_the_zoo_documents(name):
     assert sum(one.numel() for one in (*network.parameters(), *statistics)) + constants == FOR_IMAGENET[name]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_smallest_image_is_the_smallest(name):
     smallest = active().of("models")[name].smallest
@@ -71,6 +71,7 @@ def test_the_smallest_image_is_the_smallest(name):
         assert built(name, larger).eval()(torch.empty(1, 1, larger, larger + 9)[..., :-9]).shape == (1, 10)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in TRAINED else pytest.mark.soak) for name in COUNTS]
 )
