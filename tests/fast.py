@@ -1,11 +1,9 @@
 """What `pytest --fast`, and so `make test`, runs: what takes little time and starts no processes.
 
 It leaves out the tests that start processes, except those in tests/end_to_end, and those that take long (`thorough`),
-takes only some parameters of others (`sample(n)`: n of them), and a fifth of Hypothesis's examples (`examples`). `make
-test-all` takes three times as many parameters, and `make soak` the others.
-
-A test starts processes if it, or a fixture that it requests, requests `starts_processes`; one that does so without it
-fails, and so does one that takes more than two seconds of CPU time twice in turn.
+takes only some parameters of others (`sample`), and a fifth of Hypothesis's examples (`examples`). A test starts
+processes if it, or a fixture that it requests, requests `starts_processes`; one that does so without it fails, and so
+does one that takes more than two seconds of CPU time twice in turn.
 """
 
 import io
@@ -26,8 +24,6 @@ WORK_SECONDS = 0.05
 PROGRAMS = ("python", "mpi", "hpcps", "srun", "sbatch")
 """Beginnings of the names of the programs that only tests with `starts_processes` start; others take milliseconds."""
 
-SAMPLES = 3
-"""`make test-all` takes so many times as many parameters of a test with `sample` as --fast."""
 EXAMPLES = 5
 """--fast takes one of so many of Hypothesis's examples."""
 
@@ -114,24 +110,21 @@ def _is_end_to_end(item: pytest.Item) -> bool:
     return item.path.parent.name == "end_to_end"
 
 
-def _beyond(items: list[pytest.Item], times: int) -> set[pytest.Item]:
-    """Return the items with `sample(n)` that are not among the `times` n of their test that are evenly spread."""
+def _sampled(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the items with `sample(n)` that are not among the n of their test that are evenly spread."""
     left_out: set[pytest.Item] = set()
     for _, group in itertools.groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
         of_test = list(group)
-        if (mark := of_test[0].get_closest_marker("sample")) and len(of_test) > (number := times * mark.args[0]):
-            chosen = {round(k * (len(of_test) - 1) / max(1, number - 1)) for k in range(number)}
+        if (mark := of_test[0].get_closest_marker("sample")) and len(of_test) > mark.args[0]:
+            chosen = {round(k * (len(of_test) - 1) / max(1, mark.args[0] - 1)) for k in range(mark.args[0])}
             left_out |= {item for place, item in enumerate(of_test) if place not in chosen}
     return left_out
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in _beyond(items, SAMPLES):
-        item.add_marker("soak")
     if not config.getoption("--fast"):
         return
-    left_out = _beyond(items, 1) | {
+    left_out = _sampled(items) | {
         item
         for item in items
         if not _is_end_to_end(item) and ("starts_processes" in item.fixturenames or item.get_closest_marker("thorough"))  # type: ignore[attr-defined]

@@ -91,13 +91,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(
 ASYNCHRONOUS = ("--set", "train.mode=async", "--set", "validation.rule.kind=naive_async")
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        pytest.param(("--set", "train.epochs=1500"), marks=pytest.mark.soak),
-        (*ASYNCHRONOUS, "--set", "train.epochs=2000"),
-    ],
-)
+@pytest.mark.parametrize("mode", [("--set", "train.epochs=1500"), (*ASYNCHRONOUS, "--set", "train.epochs=2000")])
 def test_workers_that_are_killed_again_and_again(mode: tuple[str, ...], start: Callable[..., Play]) -> None:
     """Also the first worker, whose validator evaluates; now and then the guard of a worker dies instead."""
     play = start(*SURVIVING, "--set", "topology.validators=1", *mode)

@@ -47,7 +47,6 @@ def attempts(directory: RunDirectory) -> int:
     return sum(line["event"] == "start" for line in read_lines(directory.path / "records" / "server-0.jsonl").lines)
 
 
-@pytest.mark.soak
 def test_it_ends_when_the_other_one_has_played_its_points(start: Callable[..., Play], directory: RunDirectory) -> None:
     first = start(*BRIEF)
     first.until()

@@ -261,7 +261,6 @@ def test_files_are_complete_and_the_same_each_time(seeded, tmp_path):
         assert file.read_bytes() == (tmp_path / f"accuracy_by_epoch{file.suffix}").read_bytes()
 
 
-@pytest.mark.sample(2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("against", ["epoch", "wall_time", "bytes"])
 @pytest.mark.parametrize("name", ["swept", "seeded", "one panel", "partly_diverged"])

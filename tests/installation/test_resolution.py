@@ -68,7 +68,6 @@ def test_the_sets_of_the_makefile_are_found():
     assert PYTHONS == ["3.11", "3.12", "3.13", "3.14"]
 
 
-@pytest.mark.sample(2)
 @pytest.mark.thorough
 @pytest.mark.parametrize(("extras", "python", "processor"), CASES)
 @pytest.mark.usefixtures("index")

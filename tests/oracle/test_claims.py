@@ -46,7 +46,6 @@ KRUM = {"kind": "krum", "f": 4}
 TRIMMED_MEAN = {"kind": "trimmed_mean", "f": 4}
 
 
-@pytest.mark.sample(1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "attack",
@@ -67,7 +66,7 @@ def test_values_that_are_not_finite_do_not_harm_the_mean(accuracy):
     assert accuracy(MEAN, {"kind": "infinite"}) > accuracy(MEAN, None) - TEN
 
 
-@pytest.mark.soak
+@pytest.mark.thorough
 def test_the_mean_of_nearest_neighbours_helps_the_trimmed_mean_on_uneven_data(accuracy):
     alie = {"kind": "alie", "z": 1.5}
     before = {**TRIMMED_MEAN, "before": [{"kind": "nnm"}]}
