@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
-from hypothesis import settings
 
 FAST_SECONDS = 2.0
 """CPU time that a test of --fast may take on a machine on which `_work` takes `WORK_SECONDS`."""
@@ -46,8 +45,12 @@ def examples(number: int) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     global _is_fast
     _is_fast = config.getoption("--fast")
-    settings.register_profile("hpcps", max_examples=examples(100))
-    settings.load_profile("hpcps")
+    if not _is_fast:
+        return
+    from hypothesis import settings  # here, because tests on a GPU may run without it
+
+    settings.register_profile("fast", max_examples=examples(100))
+    settings.load_profile("fast")
 
 
 def _watch(event: str, arguments: tuple[object, ...]) -> None:
@@ -110,27 +113,34 @@ def _is_end_to_end(item: pytest.Item) -> bool:
     return item.path.parent.name == "end_to_end"
 
 
-def _sampled(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the items with `sample(n)` that are not among the n of their test that are evenly spread."""
-    left_out: set[pytest.Item] = set()
+def _is_fast_enough(item: pytest.Item) -> bool:
+    """Whether a test, or this parameter of it, takes little time and starts no processes."""
+    if _is_end_to_end(item):
+        return True
+    starts = "starts_processes" in item.fixturenames  # type: ignore[attr-defined]
+    return not (starts or item.get_closest_marker("thorough") or item.get_closest_marker("soak"))
+
+
+def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the items without those with `sample(n)` that are not among the n of their test, evenly spread."""
+    chosen: list[pytest.Item] = []
     for _, group in itertools.groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
         of_test = list(group)
-        if (mark := of_test[0].get_closest_marker("sample")) and len(of_test) > mark.args[0]:
-            chosen = {round(k * (len(of_test) - 1) / max(1, mark.args[0] - 1)) for k in range(mark.args[0])}
-            left_out |= {item for place, item in enumerate(of_test) if place not in chosen}
-    return left_out
+        mark = of_test[0].get_closest_marker("sample")
+        number = mark.args[0] if mark else len(of_test)
+        if len(of_test) > number:
+            places = {round(k * (len(of_test) - 1) / max(1, number - 1)) for k in range(number)}
+            of_test = [of_test[place] for place in sorted(places)]
+        chosen += of_test
+    return chosen
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--fast"):
         return
-    left_out = _sampled(items) | {
-        item
-        for item in items
-        if not _is_end_to_end(item) and ("starts_processes" in item.fixturenames or item.get_closest_marker("thorough"))  # type: ignore[attr-defined]
-    }
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    taken = _sampled([item for item in items if _is_fast_enough(item)])
+    config.hook.pytest_deselected(items=list(set(items).difference(taken)))
+    items[:] = taken
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -42,7 +41,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, Layout]:
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=examples(400), derandomize=True)
+@settings(deadline=None, max_examples=400, derandomize=True)
 @given(cases(), st.sampled_from([-0.02, 0.0, -0.5, -1.0]), st.sampled_from([1, 3, 1000]))
 def test_zeno_plus_plus_follows_its_definition(case: Any, threshold: float, width: int) -> None:
     u, v, sent, layout = case

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fast import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -150,7 +149,7 @@ ordinary = st.integers(0, 2**32 - 1).map(
 
 
 @pytest.mark.thorough
-@settings(derandomize=True, max_examples=examples(60), deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("exchange", ["ring", "allreduce"])
 def test_every_worker_has_the_model_of_the_definition(exchange, data):
