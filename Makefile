@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
-	@echo "make test       the checks and tests that take five to seven minutes after the set-up of $(VENV)"
+	@echo "make test       the checks and tests that take about five minutes after the set-up of $(VENV)"
 	@echo "make quick      the tests near what has changed since the last commit (BASE=main: since main)"
 	@echo "make test-all   every check and test, in four more environments, which it sets up"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
