@@ -91,13 +91,16 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(
 ASYNCHRONOUS = ("--set", "train.mode=async", "--set", "validation.rule.kind=naive_async")
 
 
-@pytest.mark.parametrize("mode", [("--set", "train.epochs=1500"), (*ASYNCHRONOUS, "--set", "train.epochs=2000")])
-def test_workers_that_are_killed_again_and_again(mode: tuple[str, ...], start: Callable[..., Play]) -> None:
+@pytest.mark.parametrize("mode", [(), ASYNCHRONOUS], ids=["sync", "async"])
+@pytest.mark.parametrize(("kills", "epochs"), [(3, 500), pytest.param(8, 2000, marks=pytest.mark.soak)])
+def test_workers_that_are_killed_again_and_again(
+    mode: tuple[str, ...], kills: int, epochs: int, start: Callable[..., Play]
+) -> None:
     """Also the first worker, whose validator evaluates; now and then the guard of a worker dies instead."""
-    play = start(*SURVIVING, "--set", "topology.validators=1", *mode)
+    play = start(*SURVIVING, "--set", "topology.validators=1", *mode, "--set", f"train.epochs={epochs}")
     play.until("validator-0")
     stream = random.Random(7)
-    for _ in range(8):
+    for _ in range(kills):
         found = [pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* worker $", command)]
         if found:
             pid = stream.choice(found)

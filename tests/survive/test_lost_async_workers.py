@@ -79,7 +79,11 @@ def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, s
         assert kept.read_bytes() == plain.read_bytes()
 
 
-SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 12))]
+SEEDS = [
+    *range(2),
+    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 7)),
+    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(7, 50)),
+]
 
 
 @pytest.mark.sample(1)

@@ -170,7 +170,11 @@ def drawn_costs(draw, slowest):
     }
 
 
-SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 36))]
+SEEDS = [
+    *range(6),
+    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 18)),
+    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(18, 100)),
+]
 
 
 @pytest.mark.sample(2)
