@@ -89,7 +89,7 @@ fast: $(VENV)/.dev $(VENV)/.kernels
 	$(BIN)/python -m pytest --fast --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/mpi
 
 # Compiling kernels, adding packages, setting up the environments and checking use one core each. Other tests run beside
-# those that mostly wait; with one process more than cores for each, because they wait for the processes that they start.
+# those that mostly wait, which take about as long with one process as the others with two.
 test-all:
 	@tests/ordinary.sh $(MAKE) --no-print-directory stages
 
@@ -97,11 +97,11 @@ test-all:
 stages: $(VENV)/.ready
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.kernels $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
-	@began=$$(date +%s); $(MAKE) --no-print-directory -j2 PROCESSES=$$(( $(PROCESSES) + 1 )) unit logged-beside && $(MAKE) --no-print-directory mpi && \
+	@began=$$(date +%s); $(MAKE) --no-print-directory -j2 unit logged-beside && $(MAKE) --no-print-directory mpi && \
 	  echo "the tests of make test-all took $$(( $$(date +%s) - began )) s, without the set-up and make check"
 
 beside:
-	@$(MAKE) --no-print-directory PROCESSES=$$(( $(PROCESSES) - 1 )) waiting unit-mxnet
+	@$(MAKE) --no-print-directory PROCESSES=1 waiting unit-mxnet
 
 # A target beside another one: its output comes at its end.
 logged-%:

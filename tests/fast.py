@@ -1,7 +1,8 @@
 """What `pytest --fast`, and so `make test`, runs: what takes little time and starts no processes.
 
 It leaves out the tests that start processes, except those in tests/end_to_end, and those that take long (`thorough`),
-takes only some parameters of others (`sample`), and a fifth of Hypothesis's examples (`examples`). A test starts
+takes only some parameters of others (`sample(n)`), and a fifth of Hypothesis's examples (`examples`). With
+`sample(n, m)`, `make test-all` takes only m parameters, and `make soak` the others. A test starts
 processes if it, or a fixture that it requests, requests `starts_processes`; one that does so without it fails, and so
 does one that takes more than two seconds of CPU time twice in turn.
 """
@@ -121,13 +122,13 @@ def _is_fast_enough(item: pytest.Item) -> bool:
     return not (starts or item.get_closest_marker("thorough") or item.get_closest_marker("soak"))
 
 
-def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the items without those with `sample(n)` that are not among the n of their test, evenly spread."""
+def _sampled(items: list[pytest.Item], argument: int) -> list[pytest.Item]:
+    """Return the items that an argument of `sample` takes: so many of each test, evenly spread."""
     chosen: list[pytest.Item] = []
     for _, group in itertools.groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
         of_test = list(group)
         mark = of_test[0].get_closest_marker("sample")
-        number = mark.args[0] if mark else len(of_test)
+        number = mark.args[argument] if mark and len(mark.args) > argument else len(of_test)
         if len(of_test) > number:
             places = {round(k * (len(of_test) - 1) / max(1, number - 1)) for k in range(number)}
             of_test = [of_test[place] for place in sorted(places)]
@@ -135,10 +136,14 @@ def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
     return chosen
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what has the mark `soak`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unsoaked = [item for item in items if not item.get_closest_marker("soak")]
+    for item in set(unsoaked).difference(_sampled(unsoaked, 1)):
+        item.add_marker("soak")
     if not config.getoption("--fast"):
         return
-    taken = _sampled([item for item in items if _is_fast_enough(item)])
+    taken = _sampled([item for item in items if _is_fast_enough(item)], 0)
     config.hook.pytest_deselected(items=list(set(items).difference(taken)))
     items[:] = taken
 

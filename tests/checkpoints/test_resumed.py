@@ -66,7 +66,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 8)
 @pytest.mark.parametrize("case", CASES)
 def test_ends_as_if_nothing_had_happened(case, tmp_path):
     run = CASES[case]
@@ -230,7 +230,7 @@ def evaluated(tmp_path_factory):
     return run, results
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 5)
 @pytest.mark.parametrize("process", ["server-0", "validator-0", "worker-1", "evaluator-0"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_checkpoint_counts_the_lines_of_each_record(loss, process, evaluated, tmp_path, capfd):

@@ -85,7 +85,7 @@ def play_case(tmp_path_factory):
     return play_case
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, 8)
 @pytest.mark.parametrize("kind", ["whole", "checkpoints", "stopped"])
 @pytest.mark.parametrize("case", [*SYNC, *ASYNC])
 def test_what_is_sent_is_received(case, kind, play_case):

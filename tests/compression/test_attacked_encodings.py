@@ -109,6 +109,7 @@ def test_an_adversary_sees_what_combiners_decode(compression):
 SHORT = {"epochs": 2, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}}
 
 
+@pytest.mark.sample(1, 2)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "attack"), [("fp16", "nan"), ("fp16", "gaussian"), ("int8", "alie"), ("qsgd", "negative")]

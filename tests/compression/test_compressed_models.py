@@ -35,7 +35,7 @@ def final(folder, run):
     return model(folder)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 4)
 @pytest.mark.parametrize(
     ("kind", "memory"),
     [("fp16", "nesterov"), ("bf16", "ef21"), ("qsgd", "residual"), ("powersgd", "nesterov"), ("sparse_loco", "none"),
@@ -107,7 +107,7 @@ def plain():
     }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 4)
 @pytest.mark.parametrize(
     ("kind", "memory", "validators"),
     [("int8", "ef21", 1), ("randomk", "nesterov", 0), ("qsgd", "residual", 0), ("powersgd", "ef21", 1),
@@ -154,6 +154,7 @@ def test_asynchronous_readers_have_what_the_servers_say_they_have(topology, monk
     assert np.concatenate([values for _, (values, _) in sorted(ends.items())]).tobytes() == last.tobytes()
 
 
+@pytest.mark.sample(1, 2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["int8", "qsgd", "dithering", "randomk"])
 def test_alone_an_asynchronous_run_ends_as_if_nothing_had_happened(kind, tmp_path):

@@ -389,7 +389,7 @@ def test_the_norm_of_dithering_is_that_of_byteps_where_squares_are_normal_number
         assert Dithering(norm="l2")._norm(values) == math.sqrt(total)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 4)
 @pytest.mark.parametrize("levels", [1, 5, 7, 100])
 @pytest.mark.parametrize("norm", ["l2", "max"])
 def test_qsgd_draws_levels_without_bias_as_a_plain_transcription_does(norm, levels):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("starts_processes")
 
 ALONE = ("--set", "transport.kind=inproc")
 # Some seconds of training.
-BRIEF = (*ALONE, "--set", "data.limit=1437", "--set", "train.local_steps=44", "--set", "train.epochs=100")
+BRIEF = (*ALONE, "--set", "data.limit=1437", "--set", "train.local_steps=44", "--set", "train.epochs=50")
 WAITS = "another hpcps runs {}: waiting for it"
 
 

@@ -94,6 +94,7 @@ def test_every_rule_is_its_definition(rule: Rule) -> None:
     is_its_definition(rule, FEW)
 
 
+@pytest.mark.sample(1, 4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
 def test_every_rule_is_its_definition_for_the_other_sizes(rule: Rule) -> None:

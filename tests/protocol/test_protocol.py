@@ -27,7 +27,7 @@ open_once = functools.cache(Digits.open)
 EACH = [pytest.param(case, marks=pytest.mark.soak) if place % 2 else case for place, case in enumerate(CASES)]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, 24)
 @pytest.mark.parametrize("case", EACH)
 def test_follows_the_plain_transcription(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every role opens the data set, which here takes longer than all its training.
@@ -46,7 +46,7 @@ def test_two_updates_are_too_few_to_trim(seed: int, tmp_path: Path, monkeypatch:
     assert not any(few)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 6)
 @pytest.mark.parametrize("case", [*TRAINING, "label_flip-average", "batchnorm-validator"])
 def test_each_step_is_that_of_plain_training(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step, from the same model."""

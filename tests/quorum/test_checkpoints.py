@@ -56,6 +56,7 @@ def closed(folder, combiner):
     return [told[round] for round in sorted(told)]
 
 
+@pytest.mark.sample(1, 4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("simulated", [False, True], ids=["one process", "virtual time"])
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 60))])

@@ -57,6 +57,7 @@ def as_before(directory: RunDirectory) -> None:
     (directory.path / "DONE").write_text(json.dumps({**done, "files": sizes, "sha256": {}}))
 
 
+@pytest.mark.sample(1, 4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["final/server-0.npy", "records/worker-0.jsonl", "spec.json", "provenance.json"])
 def test_a_flipped_bit_is_named_and_the_run_is_executed_again(

@@ -4,7 +4,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import given
+from fast import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcps.numerics.layout import Mask, Vector
@@ -63,6 +64,7 @@ envelopes = st.builds(Envelope, PEERS, RUNS, st.one_of([message_of(kind) for kin
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_message_survives_its_bytes(kind, data):
     envelope = data.draw(st.builds(Envelope, PEERS, RUNS, message_of(kind)))

@@ -141,7 +141,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, 64)
 @pytest.mark.parametrize("path", ["numpy", "kernels"])
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kind", [name for name, rule in active().of("rules").items() if rule.mode == "sync"])

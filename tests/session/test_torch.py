@@ -1250,6 +1250,7 @@ def test_a_script_may_end_as_soon_as_a_step_of_the_hook_has(monkeypatch):
     fork(2, body)
 
 
+@pytest.mark.sample(1, 1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["kept", "sent", "within a step"])
 def test_a_model_that_trains_without_the_hook_that_a_script_has_made_is_an_error(form):
