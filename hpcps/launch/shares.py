@@ -16,11 +16,11 @@ _HOLD = ("worker", "server")
 def optimal_shares(worker_hosts: int, server_hosts: int) -> tuple[Fraction, Fraction]:
     """Return the share of a host that has servers only, and that of a host that has workers.
 
-    There are n hosts of workers and k of servers, all with the same bandwidth. As multiples of the bytes of all tensors,
-    a server host sends n c for its share c, and a worker host 1 + (n - 2) w for its share w: the 1 - w that others
-    combine, and its results to the n - 1 others. The maximum of these is smallest if they are equal, with k c + n w = 1:
-    then c = 2 (n - 1) / D and w = (n - k) / D, where D = n² + k n - 2 k. If k > n, the servers combine everything; and
-    if n = 1, the workers do, because they then send nothing.
+    There are n hosts of workers and k of servers, all with the same bandwidth. As multiples of the bytes of the
+    tensors, a server host sends n c for its share c, and a worker host 1 + (n - 2) w for its share w: the 1 - w that
+    others combine, and its results to the n - 1 others. The maximum of these is smallest if they are equal, with
+    k c + n w = 1: then c = 2 (n - 1) / D and w = (n - k) / D, where D = n² + k n - 2 k. If k > n, the servers combine
+    everything; and if n = 1, the workers do, because they then send nothing.
 
     This is theorem 1 of "A Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous GPU/CPU
     Clusters" (BytePS, OSDI'20), whose M_SS-CPU / M and M_SS-GPU / M are c and w. It sums the gradients of a host before
