@@ -1,4 +1,4 @@
-"""What a process may use of this machine: cores, and open files."""
+"""What a process may use of this machine: cores, NUMA nodes, and open files."""
 
 from __future__ import annotations
 

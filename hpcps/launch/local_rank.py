@@ -1,4 +1,4 @@
-"""A process and its entry in the plan: its rank and GPU before MPI starts, and a check of its rank, role and host.
+"""A process and its entry in the plan: its rank, GPU and node before MPI starts, a check of its rank, role and host.
 
 A launcher that places ranks wrongly prints no error and exits with status 0.
 """

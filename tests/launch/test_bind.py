@@ -43,9 +43,8 @@ def test_nodes_are_in_the_order_of_their_numbers(tmp_path, monkeypatch):
 
 
 def test_a_system_that_does_not_describe_its_nodes(tmp_path):
-    with pytest.raises(
-        LaunchError, match="^--bind numa: .* does not tell which cores a NUMA node has .*: leave out --b"
-    ):
+    message = r"^--bind numa: .* does not tell which cores a NUMA node has .*: leave out --bind"
+    with pytest.raises(LaunchError, match=message):
         numa_nodes(tmp_path)
 
 

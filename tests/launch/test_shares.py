@@ -1,6 +1,8 @@
 """What servers on hosts of their own combine, and what the hosts of the workers do beside them."""
 
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,6 +106,14 @@ def test_dry_run_prints_the_shares(tmp_path, launch):
     assert plan.script is not None
     assert plan.script.shares == (1, 1, 0, 1, 1, 1, 1, 8, 8)
     assert [rank.role for rank in plan.world][2] == "scheduler"
+
+
+def test_the_table_of_the_manual(tmp_path, launch):
+    manual = (Path(__file__).parents[2] / "docs/how-to/own-script.md").read_text()
+    (table,) = re.findall(r"^```\n(# host .*?)^```$", manual, re.MULTILINE | re.DOTALL)
+    (tmp_path / "hosts").write_text("n01:2\nn02:2\nn03:2\nn04:2\nc01\nc02\n")
+    _, said, _ = launch("-n", "8", "--servers", "2", "--colocated", "--hostfile", "hosts")
+    assert said.split("\n", 2)[2] == table
 
 
 def test_the_table_of_this_machine(launch):
