@@ -41,6 +41,19 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="processes that combine the tensors; 0, the default: each worker combines a part",
     )
     parser.add_argument(
+        "--colocated",
+        action="store_true",
+        help="with --servers: each server has a host of its own, and the workers' hosts combine tensors too, so much "
+        "that no network carries more than another; --dry-run prints how much",
+    )
+    parser.add_argument(
+        "--bind",
+        choices=("none", "numa"),
+        default="none",
+        help="bind each process to the cores of a NUMA node of its host; its processes use the nodes in turn "
+        "(default: none)",
+    )
+    parser.add_argument(
         "--name",
         type=_name,
         help="the name of the experiment in the results, for `hpcps status`, `plot` and `report` (default: the name of "
@@ -98,6 +111,7 @@ def _name(text: str) -> str:
 def handle(args: argparse.Namespace) -> int:
     """Start the processes and wait for their end; return 0 if none failed."""
     from hpcps.launch.script import name_of, prepare_script, run_of  # here, because their imports take long
+    from hpcps.launch.shares import describe_shares
     from hpcps.launch.supervise import supervise
     from hpcps.records.provenance import provenance, source_state
     from hpcps.records.run_directory import RunDirectory
@@ -110,13 +124,17 @@ def handle(args: argparse.Namespace) -> int:
     experiment = args.results / (args.name or name_of(command))
     transport = active().of("transports")[args.transport]()
     folder = launch_folder(args.results, experiment.name)
-    run = run_of(command, args.n, args.servers, transport, experiment, read_plugins(args.plugin))
+    plugins = read_plugins(args.plugin)
+    run = run_of(command, args.n, args.servers, transport, experiment, plugins, colocated=args.colocated)
     site = site_of(args, [transport])
-    launch = prepare_script(command, args.n, args.servers, transport, run, folder, site, trace=args.trace)
+    how = {"trace": args.trace, "colocated": args.colocated, "bind": args.bind == "numa"}
+    launch = prepare_script(command, args.n, args.servers, transport, run, folder, site, **how)
     folder.mkdir(parents=True, exist_ok=True)
     launch.write()
     if args.dry_run:
         print(launch.summary("script"))
+        if args.colocated:
+            print(describe_shares(launch.job.plan.world))
         return 0
     directory = RunDirectory(Path(run.directory))
     directory.create(run.spec)

@@ -8,6 +8,7 @@
 - `launchers/`: one file for each launcher
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `script`: turns a person's own program into a launch
+- `shares`: how much of every tensor each process combines, where servers and the workers' hosts share the work
 - `supervise`: runs a launcher to its end and explains a failure
 - `guard`: the parent process of every rank, which reports how the rank ended
 - `signs_of_life`: which processes give none, as the others see it
@@ -16,13 +17,13 @@
 - `cause`: finds the process that failed first
 - `exit_status`: the exit statuses of the commands, and the messages of errors
 - `stop`: the signals and the file that ask a launch to stop
-- `local_rank`: a process and its entry in the plan: rank, GPU, and a check of its role and host
+- `local_rank`: a process and its entry in the plan: rank, GPU, NUMA node, and a check of its role and host
 - `ancestry`: which variables of a launcher a process inherits, and the task of an MPI launcher that it is
 - `detect`: detects the launcher on this machine
 - `doctor/`: the diagnosis of this machine
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `processes`: the processes of this machine
-- `limits`: the cores and the open files that a process may use
+- `limits`: the cores, NUMA nodes and the open files that a process may use
 - `dev_shm`: the space of `/dev/shm`, and what MPI needs of it
 - `gpu_mpi`: MPI that sends device memory: UCX from PyPI, and a trial of two ranks
 - `cuda`: CUDA's driver, without a framework

@@ -1,11 +1,14 @@
-"""What a process may use of this machine: cores, and open files."""
+"""What a process may use of this machine: cores, NUMA nodes, and open files."""
 
 from __future__ import annotations
 
 import os
 import resource
+import socket
 from contextlib import suppress
 from pathlib import Path
+
+from hpcps.errors import LaunchError
 
 Cores = tuple[int, ...]
 
@@ -21,6 +24,29 @@ def bind(cores: Cores) -> None:
     """Restrict this process, and the processes that it starts later, to these cores, if the system supports it."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
+
+
+def numa_nodes(root: Path = Path("/sys/devices/system/node")) -> list[Cores]:
+    """Return the cores of each NUMA node that this process may use; not the nodes where it may use none.
+
+    Args:
+        root: where the kernel describes the nodes.
+
+    Raises:
+        LaunchError: this system does not describe them, or cannot bind a process.
+    """
+    own, nodes = set(own_cores()), []
+    for folder in sorted(root.glob("node[0-9]*"), key=lambda folder: int(folder.name[4:])):
+        spans = [span.partition("-") for span in _text(folder / "cpulist").strip().split(",") if span]
+        cores = {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
+        nodes.append(tuple(sorted(cores & own)))
+    found = [cores for cores in nodes if cores]
+    if not found or not hasattr(os, "sched_setaffinity"):
+        raise LaunchError(
+            f"--bind numa: {socket.gethostname()} does not tell which cores a NUMA node has ({root}), or cannot bind a "
+            "process to them: leave out --bind"
+        )
+    return found
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:

@@ -1,4 +1,4 @@
-"""A process and its entry in the plan: its rank and GPU before MPI starts, and a check of its rank, role and host.
+"""A process and its entry in the plan: its rank, GPU and node before MPI starts, a check of its rank, role and host.
 
 A launcher that places ranks wrongly prints no error and exits with status 0.
 """
@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpcps.inputs import whole_number
+from hpcps.launch.limits import bind, numa_nodes
 from hpcps.launch.plan import Plan, Rank
 
 OWN_RANK = "HPCPS_RANK"
@@ -64,6 +65,21 @@ def preset_gpu(plan: Plan, environment: MutableMapping[str, str] = os.environ) -
     rank = planned_rank(plan, environment)
     if rank is not None and (gpu := gpu_of(rank, environment)) is not None:
         environment[VISIBLE] = gpu
+
+
+def bind_to_node(plan: Plan, rank: Rank) -> None:
+    """Bind this process to a NUMA node if the plan says so; call this before any thread is started.
+
+    The process itself does this, because it is the same under all launchers, which leave the processes unbound. The
+    workers and servers of a host use its nodes in turn.
+
+    Raises:
+        LaunchError: this system cannot do it.
+    """
+    here = [member for member in plan.world if member.host == rank.host and member.role in ("worker", "server")]
+    if plan.script is not None and plan.script.bind and rank in here:
+        nodes = numa_nodes()
+        bind(nodes[here.index(rank) % len(nodes)])
 
 
 def gpu_of(rank: Rank, environment: Mapping[str, str]) -> str | None:

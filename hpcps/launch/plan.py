@@ -14,7 +14,7 @@ from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
 from hpcps.records.files import write_whole
 
-FORMAT = 6
+FORMAT = 7
 """Version of the file format; a rank refuses other versions."""
 
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
@@ -77,11 +77,16 @@ class Script:
         command: the program and its arguments.
         folder: the folder in which it starts, absolute.
         port: a port of worker 0's host, on which torch.distributed may start.
+        shares: how much of each tensor every rank combines, relative to the others; empty if the servers combine equal
+            parts, or the workers if there are no servers.
+        bind: whether each process is bound to a NUMA node.
     """
 
     command: tuple[str, ...]
     folder: str
     port: int
+    shares: tuple[int, ...] = ()
+    bind: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,8 @@ class Plan:
         runs = tuple(PlannedRun(**run) for run in body.pop("runs"))
         del body["format"]
         if (script := body.pop("script")) is not None:
-            script = Script(**{**script, "command": tuple(script["command"])})
+            lists = {name: tuple(script[name]) for name in ("command", "shares")}
+            script = Script(**{**script, **lists})
         return cls(world, runs, script=script, rank_variables=tuple(body.pop("rank_variables")), **body)
 
     def _body(self) -> dict[str, Any]:

@@ -12,12 +12,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcps.errors import LaunchError
 from hpcps.inputs import printable
 from hpcps.launch.batch import helper_variables, remote_agent
 from hpcps.launch.launchers import Job, Launch
+from hpcps.launch.limits import numa_nodes
 from hpcps.launch.placement import place
-from hpcps.launch.plan import Plan, PlannedRun, Script
+from hpcps.launch.plan import Plan, PlannedRun, Rank, Script
 from hpcps.launch.prepare import Site, connected, own_umask, variables_of
+from hpcps.launch.shares import shares_of
 from hpcps.registry.components import Plugin
 from hpcps.registry.config import NAME
 from hpcps.spec.schema import Topology
@@ -38,6 +41,8 @@ def run_of(
     transport: ProcessTransport,
     experiment: Path,
     plugins: Sequence[Plugin] = (),
+    *,
+    colocated: bool = False,
 ) -> PlannedRun:
     """Return the run of a launch: each launch is a run of its own, and launches of one command are repetitions.
 
@@ -48,19 +53,21 @@ def run_of(
         transport: how they are connected.
         experiment: the folder of the results of all runs.
         plugins: plugins whose components all processes know.
+        colocated: whether workers combine tensors beside the servers.
     """
     words = command[1:] if re.match("python[0-9.]*$", Path(command[0]).name) else command
     text = printable(" ".join(words))
     run_id = hashlib.sha256(repr((command, time.time_ns(), os.getpid())).encode()).hexdigest()[:10]
     counts = (f"{count} {role}{'s' * (count != 1)}" for count, role in ((workers, "worker"), (servers, "server")))
-    label = f"{text} ({', '.join(counts)})"
+    label = f"{text} ({', '.join([*counts, *(['colocated'] * colocated)])})"
     index = len(list((experiment / "runs").glob("*")))
-    swept = {"command": text, "topology.workers": workers, "topology.servers": servers}
+    topology = {"workers": workers, "validators": 0, "servers": servers} | ({"colocated": True} if colocated else {})
+    swept = {"command": text, **{f"topology.{key}": value for key, value in topology.items() if key != "validators"}}
     run = {
         "name": experiment.name,
         "seed": index,
         "command": text,
-        "topology": {"workers": workers, "validators": 0, "servers": servers},
+        "topology": topology,
         "train": {"mode": "sync"},
         "transport": transport.model_dump(mode="json"),
     }
@@ -80,6 +87,8 @@ def prepare_script(
     site: Site,
     *,
     trace: bool = False,
+    colocated: bool = False,
+    bind: bool = False,
 ) -> Launch:
     """Return the launch of a script.
 
@@ -92,15 +101,23 @@ def prepare_script(
         folder: the folder for the files of the launch, which every host must be able to read.
         site: the launcher and the hosts.
         trace: whether every rank shall write a trace.
+        colocated: whether each server has a host of its own, and the workers combine tensors beside the servers.
+        bind: whether each process is bound to a NUMA node.
 
     Raises:
         LaunchError: the processes cannot be placed, or the launcher cannot express the job.
     """
-    world = place(Topology(workers=workers, validators=0, servers=servers), site.hosts, site.hostfile)
+    if bind and site.hosts is None:
+        numa_nodes()  # here, so that the reason is given once
+    if colocated:
+        world = _place_apart(workers, servers, site)
+    else:
+        world = place(Topology(workers=workers, validators=0, servers=servers), site.hosts, site.hostfile)
     world = connected(world, transport)
+    shares = shares_of(world) if colocated else ()
     # Other hosts may have another PATH: under Open MPI and ssh not that of an environment that is activated here.
     found = shutil.which(command[0]) or command[0]
-    script = Script((found, *command[1:]), os.getcwd(), _free_port())
+    script = Script((found, *command[1:]), os.getcwd(), _free_port(), shares, bind)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
         plan=Plan(world, (run,), mpi="mpi" in transport.offers, trace=trace, umask=own_umask(), script=script),
@@ -114,6 +131,41 @@ def prepare_script(
         helper_variables=helper_variables() if site.hosts else {},
     )
     return site.launcher.launch_of(job)
+
+
+def _place_apart(workers: int, servers: int, site: Site) -> tuple[Rank, ...]:
+    """Assign the last hosts to the servers, one to each, and place the workers on the others.
+
+    Without a host file, all are on this machine.
+
+    Raises:
+        LaunchError: there are no servers, too few hosts or slots, or all workers have the same host.
+    """
+    if not servers:
+        raise LaunchError(
+            "--colocated lets workers combine tensors beside servers, and there are none: add --servers S, or leave it "
+            "out, because without servers the workers combine all tensors"
+        )
+    if site.hosts is None:
+        return place(Topology(workers=workers, validators=0, servers=servers))
+    hosts, source = site.hosts, site.hostfile or "the job"
+    if len(hosts) <= servers:
+        need = "1 server needs a host" if servers == 1 else f"{servers} servers need a host each"
+        raise LaunchError(
+            f"--colocated: {need}, beside those of the workers, and {source} has {len(hosts)}: add hosts, or leave out "
+            "--colocated, which lets servers use free slots of the workers' hosts"
+        )
+    try:
+        world = place(Topology(workers=workers, validators=0, servers=0), hosts[:-servers], site.hostfile)
+    except LaunchError as error:
+        last = f"the last {servers} hosts are those of the servers" if servers > 1 else "the last host is the server's"
+        raise LaunchError(f"--colocated: {last}; {error}") from error
+    if len({rank.host for rank in world}) == 1:
+        raise LaunchError(
+            f"--colocated: all workers are on {world[0].host}, where they combine tensors without the network: leave "
+            "out --servers and --colocated, or give workers more hosts"
+        )
+    return (*world, *(Rank(workers + s, "server", s, host.name) for s, host in enumerate(hosts[-servers:])))
 
 
 def _free_port() -> int:

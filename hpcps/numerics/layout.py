@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -102,15 +102,17 @@ class Layout:
             self._segments[most] = np.column_stack((block, start, stop)).astype(np.int64)
         return self._segments[most]
 
-    def bounds(self, shards: int, *, whole: bool = False) -> tuple[tuple[int, int], ...]:
+    def bounds(self, shards: int | Sequence[int], *, whole: bool = False) -> tuple[tuple[int, int], ...]:
         """Divide the vector into server shards: (start, stop) of each.
 
         Args:
-            shards: the number of shards; their sizes differ by a cache line at most.
-            whole: whether shards consist of whole blocks; their sizes are then as equal as the blocks allow, and may
+            shards: the number of shards, whose sizes then differ by a cache line at most; or the size of each shard
+                relative to the others.
+            whole: whether shards consist of whole blocks; their sizes are then as near as the blocks allow, and may
                 be 0.
         """
-        cuts = [min(self.size, -(-self.size * s // shards // 16) * 16) for s in range(shards)] + [self.size]
+        ends = range(shards + 1) if isinstance(shards, int) else [0, *accumulate(shards)]
+        cuts = [min(self.size, -(-self.size * end // ends[-1] // 16) * 16) for end in ends[:-1]] + [self.size]
         if whole:
             cuts = [min(self.offsets.tolist(), key=lambda offset: abs(offset - cut)) for cut in cuts]
         return tuple(pairwise(cuts))

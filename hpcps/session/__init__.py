@@ -7,6 +7,7 @@
 - `participant`: sends the tensors of a worker and takes the results, without I/O
 - `aggregator`: combines its parts of all tensors, without I/O
 - `tensors`: declared tensors, and their parts
+- `sharding`: which aggregator combines each part of a tensor
 - `buckets`: the parts of tensors that one aggregator combines, in a row in one buffer of each process
 - `combination`: how the rows of a bucket become results
 - `elements`: the types of elements, and how they are reduced

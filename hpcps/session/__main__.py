@@ -15,7 +15,7 @@ from hpcps.launch.ancestry import leave_launch
 from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
-from hpcps.launch.local_rank import OWN_RANK, PLAN, close_input, planned_rank, preset_gpu
+from hpcps.launch.local_rank import OWN_RANK, PLAN, bind_to_node, close_input, planned_rank, preset_gpu
 from hpcps.launch.plan import Plan, Rank
 
 _LINGER = 1.0
@@ -35,6 +35,7 @@ def main() -> int:
             raise LaunchError(f"this process has no rank: its launcher sets none of {variables}; set {OWN_RANK}")
         if plan.umask is not None:
             os.umask(plan.umask)
+        bind_to_node(plan, me)
         joining = Arrivals(plan_file).file(str(me))
         lost = LostGuards(plan_file).file(str(me))
         started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining)

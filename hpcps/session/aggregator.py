@@ -18,6 +18,7 @@ from hpcps.session.buckets import Bucket, all_of
 from hpcps.session.combination import Combination
 from hpcps.session.elements import reduce
 from hpcps.session.reduction import ACCUMULATE, GATHER, compresses, rule_of
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
 
@@ -133,7 +134,7 @@ class Aggregator:
         self,
         peer: Peer,
         workers: Sequence[Peer],
-        aggregators: Sequence[Peer],
+        sharding: Sharding,
         allocate: Allocate,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -142,13 +143,13 @@ class Aggregator:
         Args:
             peer: the process.
             workers: all workers.
-            aggregators: all aggregators; the first one gets every declaration.
+            sharding: which aggregator combines what; the first one gets every declaration.
             allocate: returns memory to send from.
             clock: returns seconds.
         """
         self.peer = peer
         self._workers = tuple(workers)
-        self._aggregators = tuple(aggregators)
+        self._sharding = sharding
         self._declared: dict[int, tuple[Declaration, Peer]] = {}
         self._collected: dict[int, _AggregatedBucket] = {}
         self._disputed = False
@@ -190,7 +191,7 @@ class Aggregator:
         first, by = self._declared.setdefault(declaration.key, (declaration, source))
         if difference := declaration.difference(first):
             # The first aggregator gets every declaration, so all processes hear of the same difference from it.
-            if self.peer != self._aggregators[0]:
+            if self.peer != self._sharding.aggregators[0]:
                 self._disputed = True
                 return
             raise RunError(
@@ -206,7 +207,7 @@ class Aggregator:
                 f"{self.peer} cannot combine tensor '{declaration.name}' of {source}: {error}. If a plugin defines it, "
                 "every process must know the plugin, also a server: start with `hpcps launch --plugin FILE`"
             ) from error
-        tensor = Tensor(declaration, self._aggregators, rule)
+        tensor = Tensor(declaration, self._sharding, rule)
         for part in tensor.parts:
             if part.aggregator == self.peer:
                 if declaration.bucket not in self._collected:

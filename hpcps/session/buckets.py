@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.session.elements import Bytes
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, TensorPart
 
 ID = "session"
@@ -41,15 +42,15 @@ def partition(workers: int, shared_memory: bool) -> int:
 class Placement:
     """Chooses the bucket of each tensor, in the order of declaration, and divides it."""
 
-    def __init__(self, workers: int, aggregators: int, shared_memory: bool) -> None:
+    def __init__(self, workers: int, sharding: Sharding, shared_memory: bool) -> None:
         """Begin without buckets.
 
         Args:
             workers: the number of workers.
-            aggregators: the number of aggregators.
+            sharding: which aggregator combines what.
             shared_memory: whether all processes share memory.
         """
-        self._aggregators, self._shared_memory = aggregators, shared_memory
+        self._sharding, self._shared_memory = sharding, shared_memory
         self._partition = partition(workers, shared_memory)
         self._buckets = 0
         self._open: dict[tuple[str, str], tuple[int, int]] = {}
@@ -65,9 +66,10 @@ class Placement:
             self._open[kind] = number, room - declaration.elements
         parts = 1
         if not (declaration.small or declaration.whole):
-            parts = -(-4 * declaration.elements // self._partition)
-            if not self._shared_memory:
-                parts += -parts % self._aggregators  # each aggregator receives as much as any other
+            if self._shared_memory and self._sharding.even:
+                parts = -(-4 * declaration.elements // self._partition)
+            else:  # each aggregator receives its share
+                parts = self._sharding.parts(4 * declaration.elements, self._partition)
         return replace(declaration, bucket=number, parts=parts)
 
 

@@ -42,6 +42,7 @@ from hpcps.session.member import TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
 from hpcps.spec.tree import get
@@ -311,7 +312,9 @@ def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, jo
     me, folder = world[group.rank], Path(run.directory)
     clocks = Clocks(group, me) if plan.trace else None
     offset = clocks.compare() if clocks else None
-    session = LaunchedSession(group, world, timeout, copies)
+    shares = plan.script.shares if plan.script is not None else ()
+    sharding = Sharding(dict(zip(world, shares, strict=True))) if shares else None
+    session = LaunchedSession(group, world, timeout, copies, sharding)
     writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host)
     facts = {
         "rank": group.rank,

@@ -29,6 +29,7 @@ from hpcps.session.aggregator import Aggregator
 from hpcps.session.buckets import ID
 from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import ACCUMULATE
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
@@ -85,25 +86,27 @@ class Member:
         timeout: float = TIMEOUT,
         copies: Copies | None = None,
         shared_memory: bool = False,
+        sharding: Sharding | None = None,
     ) -> None:
         """Begin a session.
 
         Args:
             peer: the process.
-            world: all processes. Servers hold the tensors; without servers, the workers do.
+            world: all processes.
             transport: its transport.
             allocate: returns memory to send from.
             ended: returns the processes that are known to have ended.
             timeout: seconds in which an exchange must end.
             copies: copies tensors; by default they are given as bytes.
             shared_memory: whether all processes share memory.
+            sharding: which process combines what; by default servers combine, and without servers the workers do.
         """
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
-        aggregators = tuple(each for each in world if each.role == "server") or self.workers
-        self._aggregator = Aggregator(peer, self.workers, aggregators, allocate)
+        sharding = sharding or Sharding.evenly(world)
+        self._aggregator = Aggregator(peer, self.workers, sharding, allocate)
         self.participant = (
-            Participant(peer, len(self.workers), aggregators, allocate, copies or Copies(), shared_memory)
+            Participant(peer, len(self.workers), sharding, allocate, copies or Copies(), shared_memory)
             if peer.role == "worker"
             else None
         )

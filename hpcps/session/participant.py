@@ -29,6 +29,7 @@ from hpcps.session.buckets import Bucket, Placement, all_of
 from hpcps.session.elements import Bytes
 from hpcps.session.gathering import Rows
 from hpcps.session.reduction import GATHER, compresses, compressor_of, is_whole, rule_of
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Participant:
         self,
         peer: Peer,
         workers: int,
-        aggregators: Sequence[Peer],
+        sharding: Sharding,
         allocate: Allocate,
         copies: Copies,
         shared_memory: bool,
@@ -236,15 +237,15 @@ class Participant:
         Args:
             peer: the worker.
             workers: the number of workers.
-            aggregators: the processes that combine tensors.
+            sharding: which aggregator combines what.
             allocate: returns memory to send from.
             copies: copies tensors.
             shared_memory: whether all processes share memory.
         """
         self.peer = peer
-        self._workers, self._aggregators = workers, tuple(aggregators)
+        self._workers, self._sharding = workers, sharding
         self._allocate, self._copies = allocate, copies
-        self._placement = Placement(workers, len(aggregators), shared_memory)
+        self._placement = Placement(workers, sharding, shared_memory)
         self._tensors: dict[str, Tensor] = {}
         self._buckets: dict[tuple[int, Peer], _WorkerBucket] = {}
         self._bucket_of: dict[TensorPart, _WorkerBucket] = {}
@@ -276,12 +277,12 @@ class Participant:
                 raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
             return self._tensors[given.name], []
         declaration = self._placement.place(given)
-        tensor = self._tensors[given.name] = Tensor(declaration, self._aggregators, rule)
+        tensor = self._tensors[given.name] = Tensor(declaration, self._sharding, rule)
         for part in tensor.parts:
             self._place(part)
         message = declaration.message()
         # The first aggregator gets every declaration, see `Aggregator`.
-        aggregators = dict.fromkeys((self._aggregators[0], *(part.aggregator for part in tensor.parts)))
+        aggregators = dict.fromkeys((self._sharding.aggregators[0], *(part.aggregator for part in tensor.parts)))
         return tensor, [Send(aggregator, message) for aggregator in aggregators]
 
     def _place(self, part: TensorPart) -> None:

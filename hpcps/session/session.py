@@ -14,6 +14,7 @@ from hpcps.session.buckets import partition
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.transport.process_group import ProcessGroup, refuse
 
@@ -44,7 +45,12 @@ class Session:
     record: ScriptRecord | None = None
 
     def __init__(
-        self, group: ProcessGroup, world: Sequence[Peer], timeout: float = TIMEOUT, copies: Copies | None = None
+        self,
+        group: ProcessGroup,
+        world: Sequence[Peer],
+        timeout: float = TIMEOUT,
+        copies: Copies | None = None,
+        sharding: Sharding | None = None,
     ) -> None:
         """Create a session; all processes of the group do so at the same time. No message is taken before `begin`.
 
@@ -53,6 +59,7 @@ class Session:
             world: the role of each rank of the group.
             timeout: seconds in which an exchange must end.
             copies: copies tensors; by default they are given as bytes.
+            sharding: which process combines what; see `Member`.
         """
         self._group = group
         me, members = world[group.rank], [peer for peer in world if peer.role in ("worker", "server")]
@@ -62,7 +69,9 @@ class Session:
         texts = zip(world, group.collect(f"{self.host} {reads_all}"), strict=True)
         found = {peer: text.split() for peer, text in texts if peer in members}
         shared_memory = all(reads == "True" for _, reads in found.values())
-        self.member = Member(me, members, group.transport, group.allocate, group.ended, timeout, copies, shared_memory)
+        self.member = Member(
+            me, members, group.transport, group.allocate, group.ended, timeout, copies, shared_memory, sharding
+        )
         self.rank, self.size = me.index, len(self.member.workers)
         self.partition = partition(self.size, shared_memory)
         hosts: dict[str, list[int]] = {}

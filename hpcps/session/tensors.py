@@ -18,6 +18,7 @@ from hpcps.protocol.partitioning import Bounds
 from hpcps.rules import Rule
 from hpcps.session.elements import COPIED, FLOATS, TYPES, size_of
 from hpcps.session.reduction import COPIES, GATHER, Reduction, compresses
+from hpcps.session.sharding import Sharding
 
 SMALL = 1 << 16
 """Bytes up to which tensors travel together."""
@@ -185,21 +186,20 @@ class Tensor:
         exchange: its last exchange.
     """
 
-    def __init__(self, declaration: Declaration, aggregators: Sequence[Peer], rule: Rule | None) -> None:
+    def __init__(self, declaration: Declaration, sharding: Sharding, rule: Rule | None) -> None:
         """Divide a tensor; for the rule see `rule_of`."""
         self.declaration, self.rule = declaration, rule
         self.small, self.divided = declaration.small, declaration.parts > 1
         self.exchange: TensorExchange | None = None
         self.layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
-        bounds = self.layout.bounds(declaration.parts, whole=rule is not None and rule.scope == "block")
+        dealt = sharding.deal(declaration.bucket, declaration.parts)
+        sizes = [size for _, size in dealt]
+        bounds = self.layout.bounds(sizes, whole=rule is not None and rule.scope == "block")
         self.parts = tuple(
-            TensorPart(
-                self, aggregators[(declaration.bucket + k) % len(aggregators)], (start, stop),
-                elements_of(stop - start, declaration.dtype),
-            )
-            for k, (start, stop) in enumerate(bounds)
+            TensorPart(self, aggregator, (start, stop), elements_of(stop - start, declaration.dtype))
+            for (aggregator, _), (start, stop) in zip(dealt, bounds, strict=True)
             if start < stop or declaration.parts == 1  # a part of whole blocks may have none
-        )  # fmt: skip
+        )
 
 
 class TensorExchange:

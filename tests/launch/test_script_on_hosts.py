@@ -1,4 +1,4 @@
-"""`hpcps launch` on two hosts, within a job of PBS."""
+"""`hpcps launch` on several hosts, within a job of PBS."""
 
 import subprocess
 
@@ -81,3 +81,46 @@ def test_the_job_of_the_manual_runs_a_script(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     hosts = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("at ")]
     assert sorted(hosts) in (["node1", "node1", "node2"], ["node1", "node2", "node2"])
+
+
+BITS = """
+import hashlib, sys
+import numpy as np
+import hpcps.numpy as bps
+from hpcps.transport.shared_memory import Neighbours
+Neighbours.reach = lambda self, cards, me: [False] * len(cards)  # the hosts are one machine
+bps.init()
+random, bits = np.random.default_rng(bps.rank()), hashlib.sha256()
+for size in (100, 30_000, 800_001):
+    for rule in (None, "median"):
+        values = random.standard_normal(size).astype(np.float32)
+        bits.update(bps.push_pull(values, name=f"{size} {rule}", rule=rule).tobytes())
+sys.stdout.write(f"bits {bits.hexdigest()}\\n")
+"""
+
+
+@pytest.mark.parametrize("transport", ["mpi", "pslite"], ids=["over MPI", "over ps-lite"])
+def test_workers_combine_beside_servers_of_other_hosts(tmp_path, transport):
+    """The bits are those without servers, and each host sends as much as `--dry-run` says."""
+    cluster, python = make_cluster(tmp_path, hosts=3), interpreter("mpich")
+    (tmp_path / "train.py").write_text(BITS)
+
+    def launch(*arguments):
+        words = [python, "-m", "hpcps", "launch", "--transport", transport, *arguments, python, "train.py"]
+        done = subprocess.run(
+            [*cluster.enter, *words], env=cluster.of_job, cwd=tmp_path, capture_output=True, text=True, timeout=90
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    alone = launch("-n", "2")
+    mixed = launch("-n", "2", "--servers", "1", "--colocated", "--hostfile", "nodefile")
+    bits = [line for line in (*alone, *mixed) if line.startswith("bits ")]
+    assert len(bits) == 4
+    assert len(set(bits)) == 1
+    # Each of the two hosts of workers combines a quarter, and the third one a half.
+    sent = {line.split()[1]: line.split()[4] for line in mixed if line.startswith("hpcps: ")}
+    total = 2 * 4 * 830_101 / 1e6
+    assert {name: float(size) for name, size in sent.items()} == pytest.approx(
+        dict.fromkeys(("worker-0", "worker-1", "server-0"), total), rel=0.1
+    ), mixed

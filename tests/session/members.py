@@ -5,20 +5,24 @@ import numpy as np
 from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
 from hpcps.session.member import Member
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration
 from hpcps.transport.inproc import Exchange
 
 
 class Members:
-    def __init__(self, workers, servers=0, timeout=600.0, shared_memory=False):
+    def __init__(self, workers, servers=0, timeout=600.0, shared_memory=False, weights=None):
         self.world = [Peer("worker", k) for k in range(workers)] + [Peer("server", s) for s in range(servers)]
         self.messages = 0
         exchange = Exchange(self.carry)
         ends = [exchange.endpoint(peer) for peer in self.world]
         self.all = [
-            Member(peer, self.world, end, private, timeout=timeout, shared_memory=shared_memory)
+            Member(
+                peer, self.world, end, private, timeout=timeout, shared_memory=shared_memory,
+                sharding=None if weights is None else Sharding(dict(zip(self.world, weights, strict=True))),
+            )
             for peer, end in zip(self.world, ends, strict=True)
-        ]
+        ]  # fmt: skip
         self.workers = self.all[:workers]
 
     def carry(self, source, to, size, arrive):

@@ -358,7 +358,8 @@ def test_random_programs_end_with_the_right_sums(seed, monkeypatch):
     random = np.random.default_rng(seed)
     workers, servers, count = int(random.integers(1, 6)), int(random.integers(0, 3)), int(random.integers(1, 9))
     monkeypatch.setattr("hpcps.session.buckets._SHARED_PARTITION", 1 << 19)
-    members = Members(workers, servers, shared_memory=seed % 2 == 0)
+    weights = None if seed % 3 else [int(random.integers(0, 4)) for _ in range(workers + servers - 1)] + [1]
+    members = Members(workers, servers, shared_memory=seed % 2 == 0, weights=weights)
     sizes = [int(random.choice([0, 1, 5, 1000, 17_000, 300_000])) for _ in range(count)]
     declared = [
         [member.declare(Declaration(f"t{k}", "float32", ((size,),), "sum")) for k, size in enumerate(sizes)]
@@ -401,9 +402,9 @@ def test_small_tensors_that_wait_end_with_the_session():
     assert str(other.error) == "boom"
 
 
-@pytest.mark.parametrize("servers", [0, 1])
-def test_every_process_hears_that_the_others_leave_in_turn(servers):
-    members = Members(3, servers)
+@pytest.mark.parametrize(("servers", "weights"), [(0, None), (1, None), (1, (1, 1, 1, 3))])
+def test_every_process_hears_that_the_others_leave_in_turn(servers, weights):
+    members = Members(3, servers, weights=weights)
     for member in members.all:
         member.leave()
         members.run()

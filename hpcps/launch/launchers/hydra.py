@@ -47,7 +47,8 @@ class Intel(Launcher):
     """The launcher of Intel MPI: `mpirun -configfile conf`.
 
     Each segment has its own `-host`; a ` :` at the end of a line is an error. `mpirun` is a script that finds its
-    helpers on PATH. In a PBS job it reaches the other hosts without `job.agent`.
+    helpers on PATH. In a PBS job it reaches the other hosts without `job.agent`. It binds each rank to a part of the
+    cores before the rank starts, unless the ranks bind themselves.
     """
 
     version = re.compile(r"Intel\(R\) MPI Library")
@@ -65,4 +66,7 @@ class Intel(Launcher):
             files[job.hosts_file] = host_counts(job)
             command += ["-machinefile", str(job.hosts_file)]
         command += ["-configfile", str(job.configfile)]
-        return Launch(job, files, tuple(command), dict(job.helper_variables), needs_path=job.mpirun.is_absolute())
+        variables = dict(job.helper_variables)
+        if job.plan.script is not None and job.plan.script.bind:
+            variables["I_MPI_PIN"] = "off"
+        return Launch(job, files, tuple(command), variables, needs_path=job.mpirun.is_absolute())
