@@ -101,6 +101,7 @@ class SparseGradient:
         reduction: Reduction,
         compression: type[NoneCompressor],
         factor: float,
+        priority: int,
     ) -> None:
         """Begin without a gradient.
 
@@ -110,9 +111,10 @@ class SparseGradient:
             reduction: how it is combined.
             compression: see `Compression`.
             factor: what the gradient is divided by before, and the result is multiplied by.
+            priority: how urgent it is; larger numbers are sent first.
         """
         self.parameters, self._parameter = [parameter], parameter
-        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor)
+        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor, priority)
         self.complete: dict[Tensor, State] = {}
         self.begun = False
 

@@ -33,6 +33,8 @@ class Gradients:
     A parameter of an embedding may have a sparse gradient, which no process knows before its first backward pass. So
     processes agree in their first step on the gradients that are sparse.
 
+    The priority of an exchange is that of its first layer: the next step needs the first layers first.
+
     Attributes:
         names: the names of the gradients, by parameter.
         synchronizes: whether gradients are exchanged.
@@ -68,6 +70,7 @@ class Gradients:
             raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
         for parameter, name in names.items():
             check_whole(name, parameter)
+        self._priorities = {parameter: -place for place, parameter in enumerate(names)}
         groups, name = list(_grouped(list(names))), ""
         if is_whole(reduction, rule_of(reduction, size())):
             if compression is not Compression.none:
@@ -92,7 +95,10 @@ class Gradients:
     def _put_together(self, group: Sequence[Tensor], name: str = "", note: str = "") -> GradientBucket:
         """Exchange the gradients of some parameters together, by a name or by those of the first and the last."""
         ends = dict.fromkeys((self.names[group[0]], self.names[group[-1]]))
-        together = Together(group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression)
+        together = Together(
+            group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression,
+            priority=max(map(self._priorities.__getitem__, group)),
+        )  # fmt: skip
         bucket = GradientBucket(group, together, self._factor)
         self._buckets |= dict.fromkeys(group, bucket)
         return bucket
@@ -172,7 +178,9 @@ class Gradients:
             if rows := [parameter for parameter in bucket.parameters if parameter in found]:
                 for parameter in rows:
                     name = self.names[parameter]
-                    new = SparseGradient(parameter, name, self._reduction, self._compression, self._factor)
+                    new = SparseGradient(
+                        parameter, name, self._reduction, self._compression, self._factor, self._priorities[parameter]
+                    )
                     self._replace(bucket, new)
                 if dense := [parameter for parameter in bucket.parameters if parameter not in found]:
                     self._replace(bucket, self._put_together(dense, note=", those that are dense"))
