@@ -38,6 +38,7 @@ from hpcps.session.current import (
 from hpcps.session.elements import COPIED, TYPES, Bytes
 from hpcps.session.join import INDEPENDENT, join_launch, join_nobody, join_task, messages
 from hpcps.session.member import TIMEOUT
+from hpcps.session.outbox import checked_priority
 from hpcps.session.participant import Copies
 from hpcps.session.pending import (
     PendingExchange,
@@ -78,7 +79,7 @@ Compressing = str | Mapping[str, Any] | Config | None
 _FRONT_END = "hpcps.numpy"
 
 
-def init(timeout: float = TIMEOUT, *, alone: bool = False) -> None:
+def init(timeout: float = TIMEOUT, *, alone: bool = False, credit: int | None = None) -> None:
     """Join the other processes of the script; without effect if this process has joined them.
 
     The processes are the first of these that there are: those of `hpcps launch`; the tasks of `mpirun`, `mpiexec` or
@@ -88,19 +89,24 @@ def init(timeout: float = TIMEOUT, *, alone: bool = False) -> None:
         timeout: seconds in which the others must call `init`, and in which an exchange must end; the error says whom
             this process waited for.
         alone: whether this process exchanges nothing, although a launcher may know of others.
+        credit: the bytes of large arrays that this process has on their way to other hosts at a time, from one
+            partition, 786432; further ones wait, the most urgent first. 0: no bound. By default the number of
+            partitions in BytePS's variable `BYTEPS_SCHEDULING_CREDIT`, which servers read too, or 4 MiB.
 
     Raises:
+        SpecError: `credit` or the variable cannot be used.
         LaunchError: the processes cannot reach each other, they have ended their session, or there may be others of
             which this process does not know.
         RunError: this process has joined them with another front end.
     """
-    begin(_FRONT_END, lambda: join_nobody(timeout, Copies()) if alone else _join(timeout))
+    begin(_FRONT_END, lambda: join_nobody(timeout, Copies()) if alone else _join(timeout), credit)
 
 
 def push_pull(
     array: ArrayLike,
     average: bool = True,
     name: str | None = None,
+    priority: int = 0,
     *,
     compression: Compressing = None,
     rule: object = None,
@@ -112,6 +118,8 @@ def push_pull(
         average: whether to return the mean, else the sum; the mean is for floats.
         name: the name of the array in all processes; None: a name from its type and shape. Without names, all processes
             must begin and synchronize exchanges of one type and shape in the same order.
+        priority: how urgent it is: an array of more than 64 KB that waits for the network is overtaken by those with
+            larger numbers. It may differ between calls and between processes.
         compression: a compressor of hpcps, see `Compressing`.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
@@ -123,19 +131,22 @@ def push_pull(
         SpecError: the array or the rule cannot be used.
         RunError: the processes give different arrays, or one of them has ended; the message names it and the array.
     """
-    return _begin(_copied(array, name), name, _reduction(average, rule, compression)).finish()
+    urgency = checked_priority(priority)
+    return _begin(_copied(array, name), name, _reduction(average, rule, compression), priority=urgency).finish()
 
 
 def push_pull_async(
     array: ArrayLike,
     average: bool = True,
     name: str | None = None,
+    priority: int = 0,
     *,
     compression: Compressing = None,
     rule: object = None,
 ) -> int:
     """Begin a `push_pull`; return a handle for `synchronize` and `poll`. The array may be changed at once."""
-    return kept(_begin(_copied(array, name), name, _reduction(average, rule, compression)))
+    urgency = checked_priority(priority)
+    return kept(_begin(_copied(array, name), name, _reduction(average, rule, compression), priority=urgency))
 
 
 def broadcast(array: ArrayLike, root_rank: int = 0, name: str | None = None) -> NDArray[Any]:
@@ -214,7 +225,12 @@ def _begin_broadcast(array: ArrayLike, root_rank: int, name: str | None) -> _Pen
 
 
 def _begin(
-    output: NDArray[Any], name: str | None, reduction: Reduction, given: bool = True, source: str = ""
+    output: NDArray[Any],
+    name: str | None,
+    reduction: Reduction,
+    given: bool = True,
+    source: str = "",
+    priority: int = 0,
 ) -> _PendingArray:
     """Begin an exchange in place.
 
@@ -224,13 +240,14 @@ def _begin(
         reduction: how arrays are combined.
         given: whether this process gives its array.
         source: what its name says of the process that gives it, if only one does.
+        priority: how urgent it is; larger numbers are sent first.
     """
     form = "" if name else f"unnamed {output.dtype} {list(output.shape)} {reduction}{source}"
     unnamed = free_name(form) if form else ""
     tensor = _declared(unnamed or f"{name}{source}", output, reduction)
     values: Sequence[Bytes] = [output.reshape(-1).view(np.uint8)]
     call = number_of_call(form) if form else 0
-    exchange = session().start(tensor, values if given else None, values, call)
+    exchange = session().start(tensor, values if given else None, values, call, priority=priority)
     if unnamed:
         take_name(unnamed)
     return _PendingArray(exchange, unnamed, output)

@@ -5,6 +5,7 @@
 - `pending`: exchanges that a script has begun, their handles, and names for tensors without one
 - `member`: a process: its aggregator and its participant, over any transport
 - `participant`: sends the tensors of a worker and takes the results, without I/O
+- `outbox`: what a process has to send, the most urgent first
 - `aggregator`: combines its parts of all tensors, without I/O
 - `tensors`: declared tensors, and their parts
 - `sharding`: which aggregator combines each part of a tensor

@@ -46,8 +46,11 @@ def main() -> int:
         os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
         if me.role == "server":
             from hpcps.session.join import join_launch
+            from hpcps.session.outbox import checked_credit
 
+            credit = checked_credit()
             session = join_launch(join_timeout=math.inf)
+            session.limit(credit)
             started()
             return session.serve_to_end()
         if me.role != "worker":

@@ -231,16 +231,19 @@ class Aggregator:
                 if stored:
                     weights, answer = collected.weights(source, low, stop, self._allocate)
                     yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)
-                    slots_of = all_of(stop - low)
-                    yield Send(source, TensorResult(bucket=message.bucket, first=low, slots=slots_of, values=answer))
+                    result = TensorResult(
+                        bucket=message.bucket, first=low, slots=all_of(stop - low), priority=message.priority,
+                        values=answer,
+                    )  # fmt: skip
+                    yield Send(source, result)
                 else:
-                    yield from self._combine(source, collected, low, stop, part)
+                    yield from self._combine(source, collected, low, stop, part, message.priority)
         self._check(collected)
 
     def _combine(
-        self, source: Peer, collected: _AggregatedBucket, first: int, end: int, payload: Vector | None
+        self, source: Peer, collected: _AggregatedBucket, first: int, end: int, payload: Vector | None, priority: int
     ) -> Iterator[Send | Now]:
-        """Combine the slots of a span that all workers have sent now."""
+        """Combine the slots of a span that all workers have sent now; the results have the priority of the last."""
         if not collected.rows.begun:
             collected.since = self._clock()
         for low, high in collected.put(source, first, end, payload):
@@ -254,7 +257,7 @@ class Aggregator:
                 if collected.accumulates:
                     collected.store(low, stop)
                 combined = TensorResult(
-                    bucket=collected.bucket.number, first=low, slots=all_of(stop - low),
+                    bucket=collected.bucket.number, first=low, slots=all_of(stop - low), priority=priority,
                     unused=collected.unused(low, stop), values=collected.combination.sent(out),
                 )  # fmt: skip
                 for worker in self._workers:

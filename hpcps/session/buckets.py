@@ -22,7 +22,7 @@ ID = "session"
 """The run id of messages."""
 _BUCKET, _SHARED_BUCKET = 1 << 16, 1 << 18
 """Float32 that a bucket of small tensors takes: between hosts, and between processes that share memory."""
-_PARTITION = 3 << 18
+PARTITION = 3 << 18
 """Bytes of a partition between hosts, so that sending, combining and receiving overlap."""
 _SHARED_PARTITION, _COMBINED = 1 << 23, 1 << 25
 """Between processes that share memory: the most bytes of a partition, because there a message costs more time than it
@@ -36,7 +36,7 @@ def partition(workers: int, shared_memory: bool) -> int:
         workers: the number of workers.
         shared_memory: whether all processes share memory.
     """
-    return min(_SHARED_PARTITION, _COMBINED // workers) if shared_memory else _PARTITION
+    return min(_SHARED_PARTITION, _COMBINED // workers) if shared_memory else PARTITION
 
 
 class Placement:

@@ -10,8 +10,9 @@ from typing import Any
 
 from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.ancestry import JOINED
-from hpcps.session.join import ScriptEnding, StepSession
+from hpcps.session.join import ScriptEnding, StepSession, messages
 from hpcps.session.member import RECENT
+from hpcps.session.outbox import checked_credit
 from hpcps.session.session import Session
 
 _current: tuple[Session, ScriptEnding] | None = None
@@ -19,15 +20,17 @@ _front_end = ""
 _ended = False
 
 
-def begin(front_end: str, join: Callable[[], Session]) -> None:
+def begin(front_end: str, join: Callable[[], Session], credit: object = None) -> None:
     """Join the other processes of the script; without effect if this process has joined them.
 
     Args:
         front_end: the module whose tensors the session copies.
         join: joins them, and returns the session.
+        credit: the bytes that this process has on their way; see `checked_credit`.
 
     Raises:
         LaunchError: they have ended their session.
+        SpecError: the credit cannot be used.
         RunError: this process has joined them with another front end.
     """
     global _current, _front_end
@@ -36,7 +39,10 @@ def begin(front_end: str, join: Callable[[], Session]) -> None:
         return
     if _ended:
         raise LaunchError("init() after shutdown(): a script joins the other processes only once")
+    with messages():
+        bound = checked_credit(credit)
     session = join()
+    session.limit(bound)
     if isinstance(session, StepSession) or session.size > 1:
         os.environ[JOINED] = str(os.getpid())
     _current, _front_end = (session, ScriptEnding(session)), front_end

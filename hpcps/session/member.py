@@ -27,6 +27,7 @@ from hpcps.protocol.received import Malformed, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.aggregator import Aggregator
 from hpcps.session.buckets import ID
+from hpcps.session.outbox import Outbox
 from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import ACCUMULATE
 from hpcps.session.sharding import Sharding
@@ -71,6 +72,7 @@ class Member:
         notices: messages for a person that have not been printed.
         steps: the steps that the script has taken together with the other processes.
         updates: the steps of optimizers that the script has taken, also those that exchange nothing.
+        outbox: its large messages to others that wait.
         silent: why this process, which has ended its part, does not wait for the others any more; empty if it does.
     """
 
@@ -121,6 +123,7 @@ class Member:
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
         self._envelopes = Envelopes(peer, ID)
+        self.outbox = Outbox()
         self._queue: deque[TensorExchange] = deque()
         self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
@@ -149,6 +152,7 @@ class Member:
         call: int = 0,
         absent: Sequence[int] = (),
         deferred: bool = False,
+        priority: int = 0,
     ) -> TensorExchange:
         """Begin an exchange, see `TensorExchange`. A small tensor waits until `flush` sends it with others.
 
@@ -159,7 +163,7 @@ class Member:
         """
         if self.error is not None or self.gone:
             self._refuse(tensor)
-        exchange = TensorExchange(tensor, source, target, time.monotonic(), call, absent, deferred)
+        exchange = TensorExchange(tensor, source, target, time.monotonic(), call, absent, deferred, priority)
         if tensor.small or later:
             self._queue.append(exchange)  # without a lock: `flush` may run in another thread
         else:
@@ -218,6 +222,7 @@ class Member:
                 self._take(self.peer, self._own.popleft())
                 return True
             arrival = self._transport.receive()
+            self._send_waiting()
             event = arrival.opened(ID) if isinstance(arrival, Delivered) else arrival
             if isinstance(event, Received):
                 if self.trace is not None:
@@ -393,22 +398,38 @@ class Member:
 
     def _carry_out(self, effects: Iterable[Send | Now]) -> None:
         for effect in effects:
-            began = time.perf_counter() if self.trace is None else self.trace.begin(effect)
             if isinstance(effect, Now):
+                began = time.perf_counter() if self.trace is None else self.trace.begin(effect)
                 effect.work()
                 self.combined += time.perf_counter() - began
-            elif effect.to == self.peer:
-                self._own.append(effect.message)
+                if self.trace is not None:
+                    self.trace.carried_out(effect, began)
+            elif effect.to != self.peer and self.outbox.put(effect):
+                self._send_waiting()
             else:
-                self._transport.send(effect.to, self._envelopes.around(effect.message))
-            if self.trace is None:
-                continue
-            if isinstance(effect, Now) or effect.to != self.peer:
-                self.trace.carried_out(effect, began)
-            if isinstance(effect, Send) and isinstance(effect.message, TensorUpdate) and self.participant is not None:
-                exchanges = self.participant.exchanges_of(effect.to, effect.message)
-                self.trace.pushed(effect.to, effect.message.first, exchanges)
+                self._send(effect)
+
+    def _send_waiting(self) -> None:
+        """Send the large messages that wait, as far as the credit allows."""
+        while self.outbox and self.outbox.has_room(self._transport.unsent):
+            self._send(self.outbox.next())
+
+    def _send(self, effect: Send) -> None:
+        began = 0.0 if self.trace is None else self.trace.begin(effect)
+        if effect.to == self.peer:
+            self._own.append(effect.message)
+        else:
+            self._transport.send(effect.to, self._envelopes.around(effect.message))
+        if self.trace is None:
+            return
+        if effect.to != self.peer:
+            self.trace.carried_out(effect, began)
+        if isinstance(effect.message, TensorUpdate) and self.participant is not None:
+            exchanges = self.participant.exchanges_of(effect.to, effect.message)
+            self.trace.pushed(effect.to, effect.message.first, exchanges)
 
     def _tell(self, message: Message) -> None:
+        while self.outbox:  # the others get what was sent before
+            self._send(self.outbox.next())
         # One that has left also waits for the others to leave.
         self._carry_out(Send(peer, message) for peer in self._world if peer != self.peer)

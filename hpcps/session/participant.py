@@ -63,7 +63,10 @@ class _WorkerBucket:
         begun: the slots that have begun and are not sent, with their sources.
         calls: the `TensorExchange.call` of those without a name.
         absent: the `TensorExchange.absent` of those that have some.
+        priority: the highest one of those that have begun.
     """
+
+    priority = 0
 
     def __init__(self, first: TensorPart, allocate: Allocate, copies: Copies) -> None:
         self.bucket, self.aggregator = Bucket(first), first.aggregator
@@ -113,6 +116,7 @@ class _WorkerBucket:
     def _note(self, slot: int, exchange: TensorExchange, source: Any) -> None:
         """Note that the exchange of a slot has begun."""
         self.exchanges[slot] = exchange
+        self.priority = max(self.priority, exchange.priority) if self.begun else exchange.priority
         self.begun[slot] = source
         if exchange.call:
             self.calls[slot] = exchange.call
@@ -128,12 +132,12 @@ class _WorkerBucket:
             elements = self._values[self.bucket.elements(first, stop)]
             values = elements if self._encoder is None else self._encoder(elements)
             yield TensorUpdate(
-                bucket=self.bucket.number, first=first, slots=all_of(stop - first),
+                bucket=self.bucket.number, first=first, slots=all_of(stop - first), priority=self.priority,
                 calls=_within(self.calls, first, stop), absent=_within(self.absent, first, stop), values=values,
             )  # fmt: skip
         for first, stop in _spans_of(begun.keys() - given.keys()):
             yield NoTensors(
-                bucket=self.bucket.number, first=first, slots=all_of(stop - first),
+                bucket=self.bucket.number, first=first, slots=all_of(stop - first), priority=self.priority,
                 calls=_within(self.calls, first, stop), absent=_within(self.absent, first, stop),
             )  # fmt: skip
         self.calls.clear()
@@ -196,7 +200,9 @@ class _GatherBucket(_WorkerBucket):
     def send(self) -> Iterator[Given]:
         values, calls = self._rows.message(self.begun.pop(0)), _within(self.calls, 0, 1)
         self.calls.clear()
-        yield TensorUpdate(bucket=self.bucket.number, first=0, slots=all_of(1), calls=calls, values=values)
+        yield TensorUpdate(
+            bucket=self.bucket.number, first=0, slots=all_of(1), priority=self.priority, calls=calls, values=values
+        )
 
     def take(self, first: int, stop: int, elements: Vector) -> list[TensorExchange]:
         ended = self._ended(first, stop)
@@ -296,9 +302,12 @@ class Participant:
         bucket.add(part)
 
     def start(self, exchanges: Iterable[TensorExchange]) -> Iterator[Send]:
-        """Send the tensors of exchanges: small ones of a bucket together, the parts of a large one in turn."""
+        """Send the tensors of exchanges: small ones of a bucket together, the parts of a large one in turn.
+
+        The most urgent ones are copied and sent first.
+        """
         together: dict[_WorkerBucket, None] = {}
-        for exchange in exchanges:
+        for exchange in sorted(exchanges, key=lambda each: -each.priority):
             self.open += 1
             small = exchange.tensor.small
             for part in exchange.tensor.parts:

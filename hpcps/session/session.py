@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from hpcps.errors import RunError
@@ -22,6 +23,9 @@ _ENOUGH = 1 << 18
 """Elements of small tensors that are sent before anybody waits for them."""
 _OFTEN = 2e-3
 """Maximum seconds between two polls of a thread to which the script leaves copying and sending."""
+
+_SENDING = 1e-3
+"""Maximum seconds between two polls while messages wait for the transport."""
 
 
 class Session:
@@ -93,6 +97,16 @@ class Session:
         self._polls = group.backoff().longest < _OFTEN
         self._thread = threading.Thread(target=self._run, name="hpcps", daemon=True)
 
+    def limit(self, credit: int) -> None:
+        """Bound the bytes that this process has on their way; see `Outbox`."""
+        with self._lock:
+            self.member.outbox.credit = credit
+
+    @property
+    def _longest(self) -> float:
+        """The most seconds between two polls."""
+        return _SENDING if self.member.outbox else inf
+
     @property
     def name(self) -> str:
         """The process and its host, for messages."""
@@ -120,6 +134,7 @@ class Session:
         call: int = 0,
         absent: Sequence[int] = (),
         deferred: bool = False,
+        priority: int = 0,
     ) -> TensorExchange:
         """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one.
 
@@ -127,12 +142,12 @@ class Session:
         """
         if tensor.small or self._polls:
             self._waiting += tensor.declaration.elements if tensor.small else 0
-            exchange = self.member.start(tensor, source, target, True, call, absent, deferred)
+            exchange = self.member.start(tensor, source, target, True, call, absent, deferred, priority)
             if self._waiting > _ENOUGH:
                 self._flush()
             return exchange
         with self._lock:
-            exchange = self.member.start(tensor, source, target, False, call, absent, deferred)
+            exchange = self.member.start(tensor, source, target, False, call, absent, deferred, priority)
             self.member.settle_own()
             return exchange
 
@@ -324,7 +339,7 @@ class Session:
                         continue
                     self._watch()
                 if not done():
-                    backoff.wait()
+                    backoff.wait(self._longest)
         finally:
             with self._lock:
                 self._waiters -= 1
@@ -342,7 +357,7 @@ class Session:
             if progress:
                 backoff.reset()
             elif not self._closing:
-                backoff.wait()
+                backoff.wait(self._longest)
 
 
 def report(who: str, text: str) -> None:

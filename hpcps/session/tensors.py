@@ -221,6 +221,7 @@ class TensorExchange:
         deferred: whether parts of the result are kept until `write` writes them, so that no other thread changes the
             target while the script may look at it. Otherwise each is written when it comes.
         deferred_writes: what writes the parts that are kept, until `write` has done so.
+        priority: how urgent it is; larger numbers are sent first.
     """
 
     unused: Sequence[int] = ()
@@ -241,6 +242,7 @@ class TensorExchange:
         call: int = 0,
         absent: Sequence[int] = (),
         deferred: bool = False,
+        priority: int = 0,
     ) -> None:
         """Begin an exchange.
 
@@ -252,7 +254,7 @@ class TensorExchange:
             first = "step or synchronize its optimizer" if last.deferred else "synchronize its handle"
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: {first} first")
         self.tensor, self.source, self.target, self.began, self.call = tensor, source, target, began, call
-        self.absent, self.deferred = absent, deferred
+        self.absent, self.deferred, self.priority = absent, deferred, priority
         self.deferred_writes = []
         self.left = len(tensor.parts)
         tensor.exchange = self  # complete, as another thread may look at it

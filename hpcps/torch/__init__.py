@@ -13,6 +13,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `collectives`: broadcasts, allgathers and barriers
 - `horovod`: Horovod's names
 - `optimizer`: `DistributedOptimizer`
+- `cross_barrier`: `CrossBarrier`, with which each layer waits for its own parameters only
 - `gradients`: the exchange of the gradients of a step
 - `gradient_buckets`: the gradients that are exchanged at once
 - `samples`: notices changes of gradients that torch does not count
@@ -66,6 +67,7 @@ from hpcps.torch.combining import (
 )
 from hpcps.torch.compatibility import absent
 from hpcps.torch.compression import Compression
+from hpcps.torch.cross_barrier import CrossBarrier
 from hpcps.torch.data_parallel import DistributedDataParallel
 from hpcps.torch.hook import exchange, hook
 from hpcps.torch.horovod import (
@@ -100,6 +102,7 @@ from hpcps.torch.state import init
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
     "DistributedDataParallel",
     "DistributedOptimizer",
     "Max",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
+from hpcps.session.outbox import checked_priority
 from hpcps.session.pending import kept, synchronize
 from hpcps.session.reduction import Reduction, operation_of
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
@@ -50,10 +51,8 @@ def push_pull_async(
 
     See `push_pull`. The tensor may be changed as soon as this returns.
     """
-    if version or priority:
-        _refuse_order(version, priority)
-    copy = copied(checked(tensor))
-    return kept(begun(copy, name, reduction_of(operation_of(average), rule)))
+    urgency, copy = _order(version, priority), copied(checked(tensor))
+    return kept(begun(copy, name, reduction_of(operation_of(average), rule), priority=urgency))
 
 
 def push_pull_async_inplace(
@@ -66,9 +65,8 @@ def push_pull_async_inplace(
     rule: object = None,
 ) -> int:
     """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    if version or priority:
-        _refuse_order(version, priority)
-    return kept(begun(checked(tensor), name, reduction_of(operation_of(average), rule)))
+    reduction = reduction_of(operation_of(average), rule)
+    return kept(begun(checked(tensor), name, reduction, priority=_order(version, priority)))
 
 
 def push_pull_inplace(
@@ -105,7 +103,9 @@ def push_pull(
         name: the name of the tensor in all processes; None: a name from its type and shape. Without names, all
             processes must begin and synchronize exchanges of one type and shape in the same order.
         version: 0; BytePS's scripts may give it.
-        priority: 0; BytePS's scripts may give it.
+        priority: how urgent it is: a tensor of more than 64 KB that waits for the network is overtaken by those with
+            larger numbers, such as the gradients of the first layers, which the next step needs first. It may differ
+            between calls and between processes.
         compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
@@ -118,9 +118,7 @@ def push_pull(
         RunError: the processes give different tensors, synchronize tensors without a name in orders that would mix
             them, or one of them has ended; the message names it and the tensor.
     """
-    if version or priority:
-        _refuse_order(version, priority)
-    return combine(tensor, operation_of(average), name, compression, rule)
+    return combine(tensor, operation_of(average), name, compression, rule, _order(version, priority))
 
 
 def combine(
@@ -129,26 +127,31 @@ def combine(
     name: str | None = None,
     compression: Compressing = Compression.none,
     rule: object = None,
+    priority: int = 0,
 ) -> Tensor:
     """Return what an operation makes of the tensors of all processes; see `push_pull`.
 
     Only the mean and the sum are differentiable: the result of another operation, or of a rule, has no gradient.
     """
     if checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None and operation in ("mean", "sum"):
-        result: Tensor = _Combine.apply(tensor, operation, name, compression)  # type: ignore[no-untyped-call]
+        result: Tensor = _Combine.apply(tensor, operation, name, compression, priority)  # type: ignore[no-untyped-call]
         return result
     copy = copied(tensor)
     reduction = reduction_of(operation, rule, compression=compression)
-    return begun(copy, name, reduction, conversion(compression)).finish()
+    return begun(copy, name, reduction, conversion(compression), priority).finish()
 
 
 def begun(
-    output: Tensor, name: str | None, reduction: Reduction, compression: type[NoneCompressor] = Compression.none
+    output: Tensor,
+    name: str | None,
+    reduction: Reduction,
+    compression: type[NoneCompressor] = Compression.none,
+    priority: int = 0,
 ) -> PendingTensor | PendingSparse:
     """Begin to combine a dense or a sparse tensor in place."""
     if output.layout is torch.strided:
-        return begin(output, output, name, reduction, compression=compression)
-    return begin_sparse(output, name, reduction, compression)
+        return begin(output, output, name, reduction, compression=compression, priority=priority)
+    return begin_sparse(output, name, reduction, compression, priority)
 
 
 def scaled(
@@ -188,25 +191,25 @@ def check_factors(tensor: Tensor, name: str | None, factors: tuple[float, float]
 
 class _Combine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, operation: str, name: str | None, compression: Compressing) -> Tensor:
-        ctx.operation, ctx.name, ctx.compression = operation, name, compression
-        return combine(tensor.detach(), operation, name, compression)
+    def forward(
+        ctx: Any, tensor: Tensor, operation: str, name: str | None, compression: Compressing, priority: int
+    ) -> Tensor:
+        ctx.operation, ctx.name, ctx.compression, ctx.priority = operation, name, compression, priority
+        return combine(tensor.detach(), operation, name, compression, priority=priority)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         name = ctx.name and f"{ctx.name}.gradient"
-        return combine(gradient, ctx.operation, name, ctx.compression), None, None, None
+        result = combine(gradient, ctx.operation, name, ctx.compression, priority=ctx.priority)
+        return result, None, None, None, None
 
 
-def _refuse_order(version: int, priority: int) -> NoReturn:
-    """Refuse what BytePS's arguments say of the order of exchanges.
+def _order(version: object, priority: object) -> int:
+    """Return the priority of an exchange, from BytePS's arguments for the order of exchanges.
 
     Raises:
-        SpecError: always; the message names what is not 0.
+        SpecError: the priority is no whole number, or the version is not 0.
     """
-    reasons = {
-        "priority": (priority, "exchanges go in the order in which they begin"),
-        "version": (version, "the exchanges of a tensor go one after another"),
-    }
-    wrong = [f"{name} is {value!r}: {why}: leave it out" for name, (value, why) in reasons.items() if value]
-    raise SpecError("; ".join(wrong))
+    if version != 0:
+        raise SpecError(f"version is {version!r}: the exchanges of a tensor go one after another: leave it out")
+    return checked_priority(priority)

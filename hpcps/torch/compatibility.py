@@ -99,9 +99,6 @@ ABSENT = (
         ["BytePSPushPull", "BytePSAllgather"], "BytePS", "push_pull and allgather are differentiable themselves"
     ),
     AbsentNames(
-        ["cross_barrier", "CrossBarrier"], "BytePS", "a step waits for all gradients: use DistributedOptimizer"
-    ),
-    AbsentNames(
         ["push_pull_group_sync_inplace", "byteps_torch_set_num_grads"],
         "BytePS",
         "DistributedDataParallel combines the gradients of a backward pass at its end",

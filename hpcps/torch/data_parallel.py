@@ -39,7 +39,7 @@ class _Backward(Gradients):
             if not self._begun:
                 self._begun = True
                 if any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None)):
-                    raise self._failed(
+                    raise self.failed(
                         "hpcps.torch.DistributedDataParallel combines gradients at the end of a backward pass, and a "
                         "reentrant checkpoint has a backward pass of its own: give checkpoint() use_reentrant=False"
                     )
@@ -54,7 +54,7 @@ class _Backward(Gradients):
             RunError: an exception has ended it.
         """
         if self._begun and torch._C._current_graph_task_id() == -1:
-            raise self._failed(
+            raise self.failed(
                 "an exception has ended the last backward pass before all gradients were combined, so this process has "
                 "not done what the others did: end the script, and restart all processes"
             )

@@ -145,6 +145,7 @@ def begin(
     absent: Sequence[int] = (),
     deferred: bool = False,
     source: str = "",
+    priority: int = 0,
 ) -> PendingTensor:
     """Begin an exchange.
 
@@ -159,11 +160,15 @@ def begin(
         absent: see `TensorExchange`.
         deferred: whether only `PendingTensor.write` writes to the output.
         source: what its name says of the process that gives it, if only one does.
+        priority: how urgent it is; larger numbers are sent first.
     """
     if compression is not Compression.none:
         compressed, _ = compression.compress(tensor)
         if compressed is not tensor:
-            pending = begin(compressed, compressed, name, reduction, given=given, shapes=shapes, absent=absent)
+            pending = begin(
+                compressed, compressed, name, reduction,
+                given=given, shapes=shapes, absent=absent, priority=priority,
+            )  # fmt: skip
             return PendingTensor(pending.exchange, pending.unnamed, output, pending.target)
     form = "" if name else f"unnamed {tensor.dtype} {list(tensor.shape)} {reduction}{source}"
     unnamed = free_name(form) if form else ""
@@ -177,12 +182,12 @@ def begin(
     if source and (output.is_conj() or output.is_neg()):  # its memory has other values than it
         tensor, target = tensor.resolve_conj().resolve_neg(), torch.empty_like(output)
     if not found.divided:
-        exchange = session().start(found, [tensor] if given else None, [target], call, absent, deferred)
+        exchange = session().start(found, [tensor] if given else None, [target], call, absent, deferred, priority)
     else:
         if not target.is_contiguous() or target.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
         values = [bytes_of(on_host(tensor))] if given else None
-        exchange = session().start(found, values, [bytes_of(target)], call, absent, deferred)
+        exchange = session().start(found, values, [bytes_of(target)], call, absent, deferred, priority)
     if unnamed:
         take_name(unnamed)
     return PendingTensor(exchange, unnamed, output, target)

@@ -22,6 +22,7 @@ class GradientBucket:
         parameters: their parameters.
         complete: the gradients that had their last backward pass of the step, as they were then.
         begun: whether they are being exchanged.
+        taken: whether the step has been taken that uses them when they have come, see `CrossBarrier`.
     """
 
     def __init__(self, parameters: Sequence[Tensor], together: Together, factor: float) -> None:
@@ -35,7 +36,7 @@ class GradientBucket:
         self.parameters, self._together, self._factor = parameters, together, factor
         self._divided: list[Tensor] = []
         self.complete: dict[Tensor, State] = {}
-        self.begun = False
+        self.begun = self.taken = False
 
     def put(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note a gradient that is complete; begin the exchange if all are."""
@@ -86,7 +87,7 @@ class GradientBucket:
 
     def forget(self) -> None:
         """Forget the backward passes of this step."""
-        self.complete, self.begun = {}, False
+        self.complete, self.begun, self.taken = {}, False, False
 
 
 class SparseGradient:
@@ -101,6 +102,7 @@ class SparseGradient:
         reduction: Reduction,
         compression: type[NoneCompressor],
         factor: float,
+        priority: int,
     ) -> None:
         """Begin without a gradient.
 
@@ -110,11 +112,12 @@ class SparseGradient:
             reduction: how it is combined.
             compression: see `Compression`.
             factor: what the gradient is divided by before, and the result is multiplied by.
+            priority: how urgent it is; larger numbers are sent first.
         """
         self.parameters, self._parameter = [parameter], parameter
-        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor)
+        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor, priority)
         self.complete: dict[Tensor, State] = {}
-        self.begun = False
+        self.begun = self.taken = False
 
     def put(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note the gradient, which is complete, and begin the exchange."""
@@ -142,4 +145,4 @@ class SparseGradient:
 
     def forget(self) -> None:
         """Forget the backward passes of this step."""
-        self.complete, self.begun = {}, False
+        self.complete, self.begun, self.taken = {}, False, False

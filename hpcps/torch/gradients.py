@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from itertools import count
 from traceback import walk_stack
 from weakref import ref
@@ -33,9 +33,12 @@ class Gradients:
     A parameter of an embedding may have a sparse gradient, which no process knows before its first backward pass. So
     processes agree in their first step on the gradients that are sparse.
 
+    The priority of an exchange is that of its first layer: the next step needs the first layers first.
+
     Attributes:
         names: the names of the gradients, by parameter.
         synchronizes: whether gradients are exchanged.
+        whole: whether they are combined at once, when all have come.
         combined: whether they have been exchanged since the last backward pass, and no step has used them.
     """
 
@@ -68,8 +71,10 @@ class Gradients:
             raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
         for parameter, name in names.items():
             check_whole(name, parameter)
+        self._priorities = {parameter: -place for place, parameter in enumerate(names)}
         groups, name = list(_grouped(list(names))), ""
-        if is_whole(reduction, rule_of(reduction, size())):
+        self.whole = is_whole(reduction, rule_of(reduction, size()))
+        if self.whole:
             if compression is not Compression.none:
                 raise SpecError(
                     "Compression.fp16 is for the mean and rules that see coordinates or blocks, and this rule sees all "
@@ -92,7 +97,10 @@ class Gradients:
     def _put_together(self, group: Sequence[Tensor], name: str = "", note: str = "") -> GradientBucket:
         """Exchange the gradients of some parameters together, by a name or by those of the first and the last."""
         ends = dict.fromkeys((self.names[group[0]], self.names[group[-1]]))
-        together = Together(group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression)
+        together = Together(
+            group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression,
+            priority=max(map(self._priorities.__getitem__, group)),
+        )  # fmt: skip
         bucket = GradientBucket(group, together, self._factor)
         self._buckets |= dict.fromkeys(group, bucket)
         return bucket
@@ -100,7 +108,12 @@ class Gradients:
     @property
     def begun(self) -> bool:
         """Whether gradients are being exchanged, or have had all backward passes of a step, which is not taken."""
-        return bool(self._held) or any(bucket.begun or bucket.complete for bucket in self._buckets.values())
+        waiting = (bucket for bucket in self._buckets.values() if not bucket.taken)
+        return bool(self._held) or any(bucket.begun or bucket.complete for bucket in waiting)
+
+    def bucket_of(self, parameter: Tensor) -> GradientBucket | SparseGradient:
+        """Return the gradients that are exchanged with that of a parameter."""
+        return self._buckets[parameter]
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes of a step.
@@ -133,8 +146,14 @@ class Gradients:
             return
         if gradient.layout is not torch.strided:
             gradient = self._sparse(parameter, gradient)
+        if self._buckets[parameter].taken:
+            raise self.failed(
+                f"{self.names[parameter]} has had a backward pass before the last step has changed the parameter, "
+                "because the forward pass has read it without calling its module, where CrossBarrier waits: call "
+                "optimizer.synchronize() before the forward pass"
+            )
         if left == 0:
-            raise self._failed(
+            raise self.failed(
                 f"{self.names[parameter]} has had a backward pass too many since the last step: {self._remedies()}"
             )
         if left < self._passes and self._partial.get(parameter) is not gradient:
@@ -172,7 +191,9 @@ class Gradients:
             if rows := [parameter for parameter in bucket.parameters if parameter in found]:
                 for parameter in rows:
                     name = self.names[parameter]
-                    new = SparseGradient(parameter, name, self._reduction, self._compression, self._factor)
+                    new = SparseGradient(
+                        parameter, name, self._reduction, self._compression, self._factor, self._priorities[parameter]
+                    )
                     self._replace(bucket, new)
                 if dense := [parameter for parameter in bucket.parameters if parameter not in found]:
                     self._replace(bucket, self._put_together(dense, note=", those that are dense"))
@@ -204,7 +225,7 @@ class Gradients:
             remedies.append("if reentrant checkpoints use a module twice, give checkpoint() use_reentrant=False")
         return "; ".join(remedies)
 
-    def _failed(self, what: str) -> RunError:
+    def failed(self, what: str) -> RunError:
         """End the session, as this process would go on with other parameters than the others; return the error."""
         error = RunError(what)
         session().fail(error)
@@ -222,17 +243,29 @@ class Gradients:
         Raises:
             RunError: the script has changed a gradient since its backward pass; the session ends.
         """
+        self.finish(self.begin())
+        self.combined = True
+        session().step()
+
+    def begin(self) -> list[GradientBucket | SparseGradient]:
+        """Begin the exchange of all gradients of a step that is not under way; return those that `finish` takes."""
         if not self._agreed:
             self._agree()
-        buckets = dict.fromkeys(self._buckets.values())
         self.forget()
+        buckets = [*dict.fromkeys(self._buckets.values())]
         for bucket in buckets:
             bucket.begin()
+        return buckets
+
+    def finish(self, buckets: Iterable[GradientBucket | SparseGradient]) -> None:
+        """Wait for gradients.
+
+        Raises:
+            RunError: the script has changed one since its backward pass; the session ends.
+        """
         changed = [self.names[parameter] for bucket in buckets for parameter in bucket.finish()]
-        session().step()
-        self.combined = not changed
         if changed:
-            raise self._failed(
+            raise self.failed(
                 f"{len(changed)} of {len(self.names)} gradients, such as {changed[0]}, changed between backward() and "
                 "step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, call "
                 "optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"

@@ -32,7 +32,7 @@ class _Exchanging(torch.optim.Optimizer):
         return object.__new__, (type(self).__bases__[1],), self.__getstate__()
 
 
-class _Distributed(_Exchanging):
+class GradientExchanger(_Exchanging):
     """What `DistributedOptimizer` adds to the class of an optimizer."""
 
     _gradients: Gradients
@@ -73,7 +73,7 @@ class _Distributed(_Exchanging):
         gradients = self._gradients
         if closure is None:
             gradients.combine()
-        _check_exchanged(self, gradients.names, self._known)
+        check_exchanged(self, gradients.names, self._known)
         if is_initialized():  # else nobody is left who could take other steps
             session().updated()
         if closure is None:
@@ -121,7 +121,7 @@ class _Distributed(_Exchanging):
         super().zero_grad(set_to_none)
 
 
-class _Asynchronous(_Exchanging):
+class WeightExchanger(_Exchanging):
     """What `DistributedOptimizer` adds to the class of an optimizer in asynchronous training."""
 
     _weights: dict[Tensor, str]
@@ -144,7 +144,7 @@ class _Asynchronous(_Exchanging):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step, push the difference of the weights, and pull the newest weights."""
-        _check_exchanged(self, self._weights, self._known)
+        check_exchanged(self, self._weights, self._known)
         before = [parameter.detach().clone() for parameter in self._weights]
         result = super().step() if closure is None else super().step(closure)
         changes = [p.detach() - old for p, old in zip(self._weights, before, strict=True)]
@@ -159,7 +159,7 @@ class _Asynchronous(_Exchanging):
             each.finish()
 
 
-def _check_exchanged(
+def check_exchanged(
     optimizer: torch.optim.Optimizer, exchanged: Mapping[Tensor, str], known: Mapping[Tensor, str]
 ) -> None:
     """Check that a step changes only parameters that are exchanged.
@@ -230,7 +230,7 @@ def DistributedOptimizer(  # noqa: N802
         SpecError: names are missing or occur twice, or the rule cannot be used.
     """
     _checked_passes(backward_passes_per_step)
-    if isinstance(optimizer, _Distributed | _Asynchronous):
+    if isinstance(optimizer, GradientExchanger | WeightExchanger):
         raise SpecError("DistributedOptimizer has this optimizer already: call it once for each optimizer")
     if "step" in vars(optimizer):
         raise SpecError("a scheduler uses this optimizer already: create it after DistributedOptimizer")
@@ -264,7 +264,7 @@ def DistributedOptimizer(  # noqa: N802
         own, reduction, backward_passes_per_step, conversion(compression), factor, bool(sparse_as_dense)
     )
     kind = type(optimizer)
-    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
+    optimizer.__class__ = type(kind.__name__, (GradientExchanger, kind), {})
     optimizer._gradients, optimizer._known = gradients, known  # type: ignore[attr-defined]
     optimizer._loss = f"loss of optimizer {number}"  # type: ignore[attr-defined]
     return optimizer
@@ -298,7 +298,7 @@ def _asynchronously(
     """Make an optimizer exchange weights; all processes begin with those of process 0."""
     if reduction not in ("mean", "sum"):
         raise SpecError("asynchronous training adds the differences of weights: rule= and attack= are not for it")
-    optimizer.__class__ = type(type(optimizer).__name__, (_Asynchronous, type(optimizer)), {})
+    optimizer.__class__ = type(type(optimizer).__name__, (WeightExchanger, type(optimizer)), {})
     optimizer._weights, optimizer._known = names, known
     optimizer._exchange([parameter.detach() for parameter in names], given=rank() == 0)
     return optimizer

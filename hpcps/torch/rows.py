@@ -43,20 +43,22 @@ class PendingRows(PendingExchange):
         return self.found
 
 
-def begin_rows(rows: Tensor, name: str, form: str) -> PendingRows:
+def begin_rows(rows: Tensor, name: str, form: str, priority: int = 0) -> PendingRows:
     """Begin an exchange of the rows of all processes.
 
     Args:
         rows: the rows `[n, ...]` of this process, of a tensor on the host. They must not change before the end.
         name: their name; empty for a name from their form.
         form: what is equal in all processes that do the same without names.
+        priority: how urgent they are; larger numbers are sent first.
     """
     unnamed = "" if name else free_name(form)
     row = torch.empty((1, *rows.shape[1:]), dtype=rows.dtype, device="meta")
     declaration = declared(name or unnamed, row, GATHER)
     found: list[Bytes] = []
     values = bytes_of(rows).reshape(len(rows), row.nbytes)
-    exchange = session().start(declaration, values, found, 0 if name else number_of_call(form))
+    call = 0 if name else number_of_call(form)
+    exchange = session().start(declaration, values, found, call, priority=priority)
     if unnamed:
         take_name(unnamed)
     return PendingRows(exchange, unnamed, found)
@@ -68,7 +70,11 @@ def in_words(name: str, shape: Sequence[object], dtype: torch.dtype) -> str:
 
 
 def begin_sparse(
-    output: Tensor, name: str | None, reduction: Reduction, compression: type[NoneCompressor] = Compression.none
+    output: Tensor,
+    name: str | None,
+    reduction: Reduction,
+    compression: type[NoneCompressor] = Compression.none,
+    priority: int = 0,
 ) -> PendingSparse:
     """Begin to combine a sparse tensor in place: its indices and their values travel.
 
@@ -77,16 +83,22 @@ def begin_sparse(
         name: its name; None for a name from its type and shape.
         reduction: the mean or the sum.
         compression: what its values are converted to.
+        priority: see `begin_rows`.
 
     Raises:
         SpecError: it has another format, or a rule or another operation is to combine it.
     """
     check_sparse(output, name, reduction)
-    return _begin_sparse(output, output, name, reduction, compression)
+    return _begin_sparse(output, output, name, reduction, compression, priority)
 
 
 def begin_gradient(
-    parameter: Tensor, name: str, reduction: Reduction, compression: type[NoneCompressor], factor: float
+    parameter: Tensor,
+    name: str,
+    reduction: Reduction,
+    compression: type[NoneCompressor],
+    factor: float,
+    priority: int = 0,
 ) -> PendingSparse:
     """Begin to combine the gradient of a parameter, divided by a factor, as the rows that it has; see `begin_sparse`.
 
@@ -98,7 +110,7 @@ def begin_gradient(
         gradient = gradient.to_dense().to_sparse(1)
     if gradient is not None and factor != 1.0:
         gradient = gradient.detach().coalesce() / factor
-    pending = _begin_sparse(gradient, parameter, name, reduction, compression)
+    pending = _begin_sparse(gradient, parameter, name, reduction, compression, priority)
     pending.factor = factor
     return pending
 
@@ -185,7 +197,12 @@ class PendingSparse:
 
 
 def _begin_sparse(
-    tensor: Tensor | None, like: Tensor, name: str | None, reduction: Reduction, compression: type[NoneCompressor]
+    tensor: Tensor | None,
+    like: Tensor,
+    name: str | None,
+    reduction: Reduction,
+    compression: type[NoneCompressor],
+    priority: int,
 ) -> PendingSparse:
     """Begin the exchange of the rows of a tensor: an index, then its values. The first row says that there is one."""
     assert isinstance(reduction, str), "a rule takes dense tensors"
@@ -201,7 +218,7 @@ def _begin_sparse(
     rows[1:, width:] = bytes_of(values).reshape(len(values), rows.shape[1] - width)
     form = f"{in_words('sparse', like.shape, values.dtype)} {reduction}, indices of {given.sparse_dim()}"
     sent = torch.from_numpy(rows if tensor is not None else rows[:0])
-    pending = begin_rows(sent, f"{form} {name}" if name else "", f"unnamed {form}")
+    pending = begin_rows(sent, f"{form} {name}" if name else "", f"unnamed {form}", priority)
     return PendingSparse(pending, like, given.sparse_dim(), values.dtype, reduction)
 
 

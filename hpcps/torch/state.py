@@ -31,7 +31,9 @@ FRONT_END = "hpcps.torch"
 _asynchronous = _alone = False
 
 
-def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: bool = False) -> None:
+def init(
+    timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: bool = False, credit: int | None = None
+) -> None:
     """Join the other processes of the script; without effect if this process has joined them.
 
     The processes are the first of these that there are: those of `hpcps launch`; those of `torch.distributed` if it is
@@ -44,8 +46,12 @@ def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: b
         asynchronous: whether `DistributedOptimizer` pushes differences of weights and pulls the newest weights, without
             waiting for other processes; by default, whether BytePS's variable `BYTEPS_ENABLE_ASYNC` is set to 1.
         alone: whether this process exchanges nothing, although a launcher or torch may know of others.
+        credit: the bytes of large tensors that this process has on their way to other hosts at a time, from one
+            partition, 786432; further ones wait, the most urgent first. 0: no bound. By default the number of
+            partitions in BytePS's variable `BYTEPS_SCHEDULING_CREDIT`, which servers read too, or 4 MiB.
 
     Raises:
+        SpecError: `credit` or the variable cannot be used.
         LaunchError: the processes cannot reach each other, they have ended their session, or there may be others of
             which this process does not know: a child of multiprocessing, of fork or of a process that has joined
             others must say to which it belongs.
@@ -54,7 +60,7 @@ def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: b
     if not is_initialized():
         _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
         _alone = alone
-    begin(FRONT_END, lambda: join_nobody(timeout, TensorCopies()) if alone else _join(timeout))
+    begin(FRONT_END, lambda: join_nobody(timeout, TensorCopies()) if alone else _join(timeout), credit)
 
 
 def is_asynchronous() -> bool:

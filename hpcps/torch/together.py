@@ -31,6 +31,7 @@ class Together:
         reduction: Reduction,
         compression: type[NoneCompressor] = Compression.none,
         shapes: Sequence[Sequence[int]] | None = None,
+        priority: int = 0,
     ) -> None:
         """Declare the tensor.
 
@@ -40,13 +41,17 @@ class Together:
             reduction: how it is combined.
             compression: see `Compression`.
             shapes: the shapes of its blocks; by default each tensor is one.
+            priority: how urgent it is; larger numbers are sent first.
         """
+        self._priority = priority
         sizes, first = [each.numel() for each in like], like[0].detach()
         shapes = [each.shape for each in like] if shapes is None else shapes
         self._staged = list[Tensor]()
         if len(like) == 1:
             declared(name, compression.compress(first)[0], reduction, shapes=shapes)
-            self._begin = partial(begin, name=name, reduction=reduction, shapes=shapes, compression=compression)
+            self._begin = partial(
+                begin, name=name, reduction=reduction, shapes=shapes, compression=compression, priority=priority
+            )
             return
         staged = first.device.type != "cpu"  # all pass from and to a device in one copy
         dtype = reduce(torch.promote_types, (each.dtype for each in like))
@@ -72,7 +77,8 @@ class Together:
         if self._staged:
             torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
         self._tensors, given = tensors, [self._flat] if self._staged else tensors
-        exchange = session().start(self._tensor, given, given, 0, absent, deferred and not self._staged)
+        deferred = deferred and not self._staged
+        exchange = session().start(self._tensor, given, given, 0, absent, deferred, self._priority)
         self.pending = PendingTensor(exchange, "", tensors[0], tensors[0])
         return exchange
 

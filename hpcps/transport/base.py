@@ -41,6 +41,11 @@ class MessageTransport(ABC):
 
     traffic: Traffic
 
+    @property
+    def unsent(self) -> int:
+        """The bytes of messages that it has got and not handed to the network; 0 if it sends each at once."""
+        return 0
+
     @abstractmethod
     def send(self, to: Peer, envelope: Envelope) -> None:
         """Start sending; the payload must not change until its receiver has answered (if it never does, never).

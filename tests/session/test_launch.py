@@ -139,6 +139,8 @@ def test_a_launch_in_a_process_of_another_launch_reads_no_input_and_inherits_not
 )
 def test_a_script_runs_to_its_end(tmp_path, launch, servers, mode, transport, monkeypatch):
     monkeypatch.setenv("BYTEPS_TRACE_START_STEP", "2")
+    if mode == "apart-none" or transport == "pslite":
+        monkeypatch.setenv("BYTEPS_SCHEDULING_CREDIT", "1")
     trace = ["--trace"] if servers == "2" else []
     done = launch("--servers", servers, "--transport", transport, *trace, mode)
     assert done.returncode == 0, done.stdout + done.stderr

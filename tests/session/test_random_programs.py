@@ -1,7 +1,7 @@
 """Random programs of hpcps.torch in several processes: none hangs, and all results are right.
 
 A started world runs many programs. Every process begins the same tensors in an order of its own, is late at random, and
-waits for the handles in another order.
+waits for the handles in another order. Priorities and credits are random, and networks slow, so that tensors wait.
 """
 
 import random
@@ -9,16 +9,41 @@ import time
 
 import pytest
 from forked import fork
+from members import Link
 
 torch = pytest.importorskip("torch")
 
 import hpcps.torch as bps  # noqa: E402
+from hpcps.session.buckets import PARTITION  # noqa: E402
+from hpcps.session.current import session  # noqa: E402
 
 SIZES = (0, 1, 3, 100, 5_000, 16_384, 16_385, 300_000)
 
 
+class SlowLink(Link):
+    """Sends messages only while its process polls."""
+
+    def __init__(self, end, draw):
+        super().__init__(end)
+        self.receive = self._receive
+        self._draw = draw
+
+    def _receive(self):
+        if self._draw.random() < 0.5:
+            self.advance()
+        return self._end.receive()
+
+
+def slow_down(draw):
+    """Let the messages of this process wait in its outbox."""
+    with session()._lock:
+        session().member._transport = SlowLink(session().member._transport, draw)
+    type(session())._longest = 1e-3  # nothing else ends the pause of a process whose link has a message
+
+
 def program(seed):
     shared, own = random.Random(seed), random.Random(f"{seed} {bps.rank()}")
+    session().limit(own.choice((0, PARTITION, 4 * PARTITION)))
     # Names occur in several programs, so tensors that were exchanged together are exchanged apart.
     tensors = [
         (f"{size} {kind} {k}", size, kind)
@@ -35,7 +60,8 @@ def program(seed):
             name, size, kind = todo.pop()
             values = torch.full((size,), float(bps.rank() ** 2 + len(name)))
             begin = own.choice((bps.push_pull_async, bps.push_pull_async_inplace))
-            handles[name] = begin(values, kind != "sum", name, rule="median" if kind == "median" else None)
+            rule, priority = "median" if kind == "median" else None, own.randint(-9, 9)
+            handles[name] = begin(values, kind != "sum", name, priority=priority, rule=rule)
         elif own.random() < 0.2:
             bps.poll(own.choice(list(handles.values())))
         elif not todo:  # who waits earlier may wait for one that waits for it
@@ -50,6 +76,7 @@ def program(seed):
 
 def run(processes, seeds, seconds):
     def body():
+        slow_down(random.Random(bps.rank()))
         for seed in seeds:
             program(seed)
 

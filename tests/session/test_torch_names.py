@@ -237,9 +237,11 @@ def test_bad_input_names_the_tensor_and_the_remedy():
             (lambda: hvd.allreduce(x, op=hvd.Max, rule="median"), "leave out op=Max, or rule="),
             (lambda: hvd.allreduce(x, op=hvd.Min, compression="onebit"), "a compressor is for the mean or a rule"),
             (
-                lambda: hvd.push_pull(x, priority=3, version=1),
-                "priority is 3: .* out; version is 1: .* leave",
+                lambda: hvd.push_pull(x, version=1),
+                "version is 1: the exchanges of a tensor go one after another: leave it out",
             ),
+            (lambda: hvd.push_pull_async(x, priority="high"), "priority is 'high': give a whole number; a larger"),
+            (lambda: hvd.push_pull_inplace(x, priority=0.5), "priority is 0.5: give a whole number; a larger"),
             (lambda: hvd.allreduce(x, prescale_factor=math.inf), "prescale_factor is inf: give a finite number"),
             (lambda: hvd.allreduce_(x.int(), name="i", op=hvd.Sum, postscale_factor=2.0), "'i' is torch.int32: post"),
             (lambda: hvd.allgather(torch.eye(2).to_sparse(), "s"), "tensor 's' is sparse: use"),

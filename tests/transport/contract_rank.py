@@ -59,6 +59,16 @@ def collective_operations(group, me):
     group.barrier()
 
 
+def all_is_sent(group, most, seconds=60.0):
+    """The bytes that are not sent are at most those of the messages, and none after a while."""
+    backoff, until = group.backoff(), time.monotonic() + seconds
+    assert group.transport.unsent <= most + 10_000
+    while group.transport.unsent:
+        assert time.monotonic() < until, "it is not sent"
+        assert group.transport.receive() is None
+        backoff.wait()
+
+
 def payloads(group, me):
     """They arrive whole, in order, with their headers; all of them are valid until they are answered."""
     mask = np.array([True, False, True])
@@ -81,6 +91,7 @@ def payloads(group, me):
             payload[:] = message.values
             group.transport.send(S, Envelope(me, "run", replace(message, values=payload)))
             group.transport.send(S, Envelope(me, "run", Credit(round=message.request, partitions=1)))
+        all_is_sent(group, sum(payload.nbytes for payload in payloads))
     if me == S:
         held = {A: [], B: []}
         for _ in range(4 * len(SIZES)):

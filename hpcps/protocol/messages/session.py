@@ -77,10 +77,13 @@ class Given(Span):
         absent: for each slot of a tensor with blocks that the worker does not have: the index of the slot in the
             bucket, and the indices of these blocks in the whole tensor, also if the slot is a part of it. Their
             elements are in `values`, as zeros, and count in a mean.
+        priority: how urgent the tensors are for the worker: it sends larger numbers first, and the aggregator sends the
+            result with that of the last worker.
     """
 
     calls: tuple[tuple[Count, Count], ...] = ()
     absent: tuple[tuple[Count, tuple[Count, ...]], ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,9 +114,11 @@ class TensorResult(Span, code=42, kind="COMBINED", sender="aggregator", receiver
             `values`: zeros, unless a residual or an attack has changed them.
         values: their bytes, slot by slot, each filled up to whole float32; or what the compressor made of them. With
             the reduction `gather`, the number of rows of each worker, an int64, and then the bytes of each, filled up.
+        priority: how urgent they are: the aggregator sends larger numbers first.
     """
 
     unused: Annotated[tuple[tuple[Count, tuple[Count, ...]], ...], InNote("absent")] = ()
+    priority: int = 0
     values: Vector
 
 

@@ -122,7 +122,7 @@ class MpiTransport(CollectiveTransport):
         self._ranks = dict(ranks)
         self._peers = {rank: peer for peer, rank in ranks.items()}
         self.neighbours = Neighbours() if neighbours is None else neighbours
-        self._pending: list[tuple[MPI.Request, object]] = []
+        self._pending: list[tuple[MPI.Request, bytes | Vector]] = []
         # Payloads for neighbours that must go through MPI, until their headers are written.
         self._held: list[tuple[int, Vector]] = []
         # Neighbours whose pipe is full (backpressure).
@@ -165,6 +165,11 @@ class MpiTransport(CollectiveTransport):
                 self._post(rank, payload)
         self._sent_to[rank] += 1
         self.traffic.sent += len(header) + envelope.payload_bytes
+
+    @property
+    def unsent(self) -> int:
+        self._progress()
+        return sum(_bytes_of(kept) for _, kept in self._pending) + sum(values.nbytes for _, values in self._held)
 
     def join(self, peers: Sequence[Peer]) -> None:
         ranks = tuple(self._ranks[peer] for peer in peers)
@@ -343,6 +348,10 @@ class MpiTransport(CollectiveTransport):
             return Delivered(source, Envelope.decode(header, sent))
         except MalformedMessageError as error:
             return Malformed(source, str(error))
+
+
+def _bytes_of(sent: bytes | Vector) -> int:
+    return len(sent) if isinstance(sent, bytes) else sent.nbytes
 
 
 def await_request(request: MPI.Request, watch: Callable[[], None]) -> None:

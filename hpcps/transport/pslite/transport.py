@@ -19,6 +19,7 @@ from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.meta import Meta
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery
+from hpcps.transport.pslite.sender import Receipt
 
 APP = 1
 """The application id of our messages; 0 is the key-value store."""
@@ -56,7 +57,14 @@ class PsliteTransport(MessageTransport):
         self._expected: Counter[int] = Counter()
         self.sent_to: Counter[int] = Counter()
         self.received_from: Counter[int] = Counter()
+        # The large messages that ZeroMQ may not have written to its sockets, and their bytes.
+        self._sending: list[tuple[Receipt, int]] = []
         self.traffic = Traffic()
+
+    @property
+    def unsent(self) -> int:
+        self._sending = [each for each in self._sending if not each[0].done]
+        return sum(size for _, size in self._sending)
 
     def send(self, to: Peer, envelope: Envelope) -> None:
         # ZeroMQ copies a small payload, and refers to a large one until it is sent.
@@ -69,7 +77,10 @@ class PsliteTransport(MessageTransport):
         meta = Meta(
             head=MESSAGE, body=number, request=True, push=True, app=APP, customer=0, timestamp=self._node.timestamp()
         )
-        self._node.send(id_, meta, frames)
+        receipt = self._node.send(id_, meta, frames)
+        if not receipt.done:
+            self._sending = [each for each in self._sending if not each[0].done]
+            self._sending.append((receipt, envelope.payload_bytes))
         self.traffic.sent += len(header) + envelope.payload_bytes
 
     def receive(self) -> Delivered | Malformed | Lost | Replaced | None:

@@ -1,0 +1,103 @@
+"""What a process has to send, the most urgent first, and the credit that bounds what is on its way."""
+
+from __future__ import annotations
+
+import os
+from heapq import heappop, heappush
+from itertools import count
+from operator import index
+
+from hpcps.errors import SpecError
+from hpcps.inputs import whole_number
+from hpcps.protocol.messages import TensorResult, TensorUpdate
+from hpcps.roles.events import Send
+from hpcps.session.buckets import PARTITION
+from hpcps.session.tensors import SMALL
+
+CREDIT = 1 << 22
+"""Bytes that a process hands to its transport and that are not sent: with more, an urgent tensor waits longer behind
+others; with less, a fast network waits for the process."""
+_VARIABLE = "BYTEPS_SCHEDULING_CREDIT"
+_MOST = 1 << 20
+"""The most partitions that the variable may give."""
+
+
+class Outbox:
+    """Large messages to other processes, which wait while the transport has as many bytes to send as the credit.
+
+    The order is that of their priorities, and that of their arrival among equal ones. Small messages do not wait: they
+    may overtake the large ones, and whoever sends one that must not takes the others first.
+
+    Attributes:
+        credit: the bytes that the transport may have to send before it gets a further message; 0: any number.
+    """
+
+    def __init__(self, credit: int = CREDIT) -> None:
+        """Begin without messages."""
+        self.credit = credit
+        self._waiting: list[tuple[int, int, Send]] = []
+        self._numbers = count()
+
+    def put(self, effect: Send) -> bool:
+        """Let a message wait if it is large; return whether it is."""
+        message = effect.message
+        if not isinstance(message, TensorUpdate | TensorResult) or message.payload_bytes <= SMALL:
+            return False
+        heappush(self._waiting, (-message.priority, next(self._numbers), effect))
+        return True
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def next(self) -> Send:
+        """Remove the most urgent message, and return it."""
+        return heappop(self._waiting)[2]
+
+    def has_room(self, unsent: int) -> bool:
+        """Return whether a transport that has so many bytes to send gets a further message."""
+        return not self.credit or unsent < self.credit
+
+
+def checked_credit(given: object = None) -> int:
+    """Return a credit in bytes; without one, that of BytePS's variable, which counts partitions, or the default.
+
+    Raises:
+        SpecError: it is not 0, and smaller than a partition.
+    """
+    if given is not None:
+        found = _integer(given)
+        if found is None or (found and found < PARTITION):
+            raise SpecError(
+                f"credit is {given!r}: give the bytes that a process has on their way, at least {PARTITION}, which are "
+                "a partition, or 0 for no bound"
+            )
+        return found
+    text = os.environ.get(_VARIABLE)
+    if text is None:
+        return CREDIT
+    partitions = whole_number(text, 0, _MOST)
+    if partitions is None:
+        raise SpecError(f"{_VARIABLE} is {text!r}: give a number of partitions, or 0 for no bound")
+    return partitions * PARTITION
+
+
+def checked_priority(given: object) -> int:
+    """Return a priority.
+
+    Raises:
+        SpecError: it is no whole number.
+    """
+    found = _integer(given)
+    if found is None or not -(1 << 63) <= found < 1 << 63:
+        raise SpecError(f"priority is {given!r}: give a whole number; a larger one is more urgent")
+    return found
+
+
+def _integer(given: object) -> int | None:
+    """Return a whole number as such; None if it is none."""
+    if isinstance(given, bool):
+        return None
+    try:
+        return index(given)  # type: ignore[arg-type]  # it says what is none
+    except TypeError:
+        return None
