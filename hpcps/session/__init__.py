@@ -3,6 +3,7 @@
 - `session`: the exchange as a script sees it, with a thread that makes progress
 - `current`: the session of this process, and which front end has begun it
 - `pending`: exchanges that a script has begun, their handles, and names for tensors without one
+- `arrays`: exchanges of arrays of numpy, which front ends share
 - `member`: a process: its aggregator and its participant, over any transport
 - `participant`: sends the tensors of a worker and takes the results, without I/O
 - `aggregator`: combines its parts of all tensors, without I/O
