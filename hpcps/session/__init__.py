@@ -3,6 +3,8 @@
 - `session`: the exchange as a script sees it, with a thread that makes progress
 - `current`: the session of this process, and which front end has begun it
 - `pending`: exchanges that a script has begun, their handles, and names for tensors without one
+- `arrays`: exchanges of arrays of numpy, which front ends share
+- `wrapped`: errors that a framework repeats in exceptions of its own
 - `member`: a process: its aggregator and its participant, over any transport
 - `participant`: sends the tensors of a worker and takes the results, without I/O
 - `outbox`: what a process has to send, the most urgent first

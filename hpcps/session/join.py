@@ -45,6 +45,7 @@ from hpcps.session.session import Session, report
 from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
+from hpcps.session.wrapped import original
 from hpcps.spec.tree import get
 from hpcps.transport import ProcessGroup
 from hpcps.transport.mpi.component import load_mpi
@@ -518,8 +519,8 @@ class ScriptEnding:
 
     def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print an exception that ends the script, and note it for the others."""
-        self._error = error
-        _print_error(self._before, self._session.name, kind, error, trace)
+        self._error = error = original(error)
+        _print_error(self._before, self._session.name, type(error), error, trace)
 
     def end(self) -> None:
         """End the session with the script."""
@@ -551,7 +552,7 @@ class ScriptEnding:
         if isinstance(error, SystemExit):
             self._note_exit(error.code)
         elif error is not None and not self._over:
-            self._error = error
+            self._error = original(error)
         self.end()
 
     def _leave(self, status: str | int | None = None, /) -> NoReturn:
