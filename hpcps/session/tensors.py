@@ -23,11 +23,11 @@ from hpcps.session.sharding import Sharding
 SMALL = 1 << 16
 """Bytes up to which tensors travel together."""
 
-_LIBRARIES = sys.stdlib_module_names | {"hpcps", "torch"}
+_LIBRARIES = sys.stdlib_module_names | {"hpcps", "mxnet", "torch"}
 
 
 def script_line(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the first line of these that is not in hpcps, torch or the standard library; empty without one."""
+    """Return the first line of these that is not in hpcps, a framework or the standard library; empty without one."""
     for frame, line in frames:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
             return f"{Path(frame.f_code.co_filename).name}, line {line}"

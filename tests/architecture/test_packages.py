@@ -39,6 +39,7 @@ LAYERS = (
     ("execution", "drives roles: a process of a launch, or all in one; simulated time; the queue of a sweep"),
     ("session", "the exchange of tensors between the processes of a person's own script"),
     ("numpy", "that exchange for scripts whose tensors are arrays"),
+    ("mxnet", "that exchange for scripts of MXNet's Gluon"),
     ("torch", "that exchange for scripts of PyTorch"),
     ("library", "what a script or notebook calls: experiments, callbacks, one worker"),
     ("cli", "what a user types"),
