@@ -23,7 +23,7 @@ from hpcps.session.sharding import Sharding
 SMALL = 1 << 16
 """Bytes up to which tensors travel together."""
 
-_LIBRARIES = sys.stdlib_module_names | {"hpcps", "torch", "jax", "optax", "tensorflow", "keras"}
+_LIBRARIES = sys.stdlib_module_names | {"hpcps", "torch", "jax", "optax", "tensorflow", "keras", "mxnet"}
 
 
 def script_line(frames: Iterable[tuple[FrameType, int]]) -> str:

@@ -39,6 +39,7 @@ LAYERS = (
     ("execution", "drives roles: a process of a launch, or all in one; simulated time; the queue of a sweep"),
     ("session", "the exchange of tensors between the processes of a person's own script"),
     ("numpy", "that exchange for scripts whose tensors are arrays"),
+    ("mxnet", "that exchange for scripts of MXNet's Gluon"),
     ("torch", "that exchange for scripts of PyTorch"),
     ("jax", "that exchange for scripts of JAX"),
     ("library", "what a script or notebook calls: experiments, callbacks, one worker"),
@@ -185,7 +186,7 @@ def test_imports_point_downward_only():
 
 def test_at_the_top_level_there_are_packages_and_little_else():
     files = {path.name for path in ROOT.iterdir() if path.is_file()}
-    front_ends = {"numpy.py", "jax.py"}  # of the session; that of torch is a package
+    front_ends = {"jax.py", "mxnet.py", "numpy.py"}  # of the session; that of torch is a package
     assert files == {"__init__.py", "__main__.py", "errors.py", "inputs.py", "seeds.py", "py.typed"} | front_ends
     for folder in ROOT.iterdir():
         assert folder.is_file() or folder.name == "__pycache__" or (folder / "__init__.py").is_file()

@@ -32,6 +32,7 @@ from hpcps.session import member  # noqa: E402
 from hpcps.session.compressed import TensorDecoder, TensorEncoder  # noqa: E402
 from hpcps.session.current import session  # noqa: E402
 from hpcps.session.session import Session  # noqa: E402
+from hpcps.session.sharding import Sharding  # noqa: E402
 from hpcps.session.tensors import Declaration, Tensor  # noqa: E402
 from hpcps.torch.horovod import operation  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
@@ -204,7 +205,7 @@ def test_gradients_that_travel_together_are_encoded_as_alone(compression):
 def test_an_aggregator_names_the_tensor_that_is_no_encoding():
     declaration = Declaration("x", "float32", ((900,),), {"kind": "median", "compression": {"kind": "onebit"}})
     worker = Peer("worker", 0)
-    tensor, values = Tensor(declaration, (worker,), None), np.ones(900, np.float32)
+    tensor, values = Tensor(declaration, Sharding({worker: 1}), None), np.ones(900, np.float32)
     encode, decode = TensorEncoder.of(tensor, "update", private), TensorDecoder.of(tensor, "update")
     assert TensorEncoder.of(tensor, "model", private) is TensorDecoder.of(tensor, "model") is None
     words = encode(values).copy()
