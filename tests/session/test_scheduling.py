@@ -150,6 +150,37 @@ def test_a_process_that_ends_sends_what_waits_before_it_says_so():
         np.testing.assert_array_equal(target, np.full_like(target, 2))
 
 
+def test_the_gradients_of_the_first_layers_have_the_highest_priority():
+    torch = pytest.importorskip("torch")
+    import hpcps.torch as bps
+    from hpcps.session.current import session
+
+    bps.init(alone=True)
+    try:
+        session().partition, priorities = 300, {}
+        start = session().start
+
+        def noted(tensor, *values):
+            priorities[tensor.declaration.name] = values[-1]
+            return start(tensor, *values)
+
+        session().start = noted
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        optimizer.synchronize()
+        names = [f"gradient/{k}.bias to gradient/{k}.weight" for k in range(3)]
+        assert [priorities[name.replace("gradient", _prefix(priorities))] for name in names] == [0, -2, -4]
+        bps.push_pull(torch.ones(3), name="x", priority=7)
+        assert priorities["x"] == 7
+    finally:
+        bps.shutdown()
+
+
+def _prefix(names):
+    """Return what the names of gradients begin with, after other tests have made optimizers."""
+    return next(name.partition("/0.")[0] for name in names if "/0.bias" in name)
+
+
 def test_bad_priorities_and_credits_are_refused_with_the_remedy(monkeypatch):
     for wrong in (1.0, "high", None, True, 1 << 70):
         with pytest.raises(SpecError, match=r"priority is .*: give a whole number; a larger one is more urgent"):
