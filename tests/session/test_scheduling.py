@@ -7,7 +7,7 @@ import pytest
 from members import Members
 
 from hpcps.errors import SpecError
-from hpcps.protocol.messages import TensorResult, TensorUpdate
+from hpcps.protocol.messages import Alive, TensorResult, TensorUpdate
 from hpcps.session.buckets import PARTITION
 from hpcps.session.outbox import CREDIT, checked_credit, checked_priority
 from hpcps.session.tensors import Declaration
@@ -58,6 +58,24 @@ def test_without_a_bound_tensors_are_sent_in_the_order_in_which_they_begin():
     for name, priority in (("first", 0), ("a", 1), ("b", 2)):
         begin(members.workers[0], name, np.ones(LARGE, np.float32), priority)
     assert names_of(members, members.links[0]) == ["first", "a", "b"]
+
+
+def test_a_process_that_begins_many_tensors_goes_on_receiving():
+    members = Members(2, 1)
+    worker, values = members.workers[0], np.ones(2 * LARGE, np.float32)
+    for name in "abc":
+        tensor = worker.declare(Declaration(name, "float32", ((values.size,),), "sum"))
+        target = np.zeros_like(values)
+        worker.start(tensor, [values.view(np.uint8)], [target.view(np.uint8)], later=True)
+    worker.flush()
+    assert worker.traffic.sent < values.nbytes
+    for number in range(1, 7):  # each step sends a part, and handles a message that has come
+        members.links[2].send(worker.peer, members.all[2]._envelopes.around(Alive()))
+        received = worker.traffic.received
+        assert worker.step()
+        assert number * LARGE * 4 < worker.traffic.sent < (number + 1) * LARGE * 4
+        assert worker.traffic.received > received
+    assert not worker.step()
 
 
 def test_the_aggregator_sends_results_in_the_order_of_the_last_worker():
