@@ -50,8 +50,17 @@ Columns = dict[str, list[list[float]]]
 """The seconds of the turns, and those of computing, by name."""
 
 
-def measure(what: str, turns: int, servers: int = 0, network: Network | None = None) -> Columns:
-    """Launch `own_script_rank.py`; return its results.
+def measure(
+    what: str, turns: int, servers: int = 0, network: Network | None = None, program: Path = PROGRAM
+) -> Columns:
+    """Launch a program such as `own_script_rank.py`, which writes its results to a file; return them.
+
+    Args:
+        what: what it measures, its first argument.
+        turns: how often, its second argument.
+        servers: the number of servers.
+        network: the hosts, one for each process; by default all are on this one.
+        program: the program.
 
     Raises:
         MeasurementError: it failed.
@@ -59,7 +68,7 @@ def measure(what: str, turns: int, servers: int = 0, network: Network | None = N
     with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as temporary:
         folder = Path(temporary)
         file = folder / "seconds.json"
-        command = [sys.executable, str(PROGRAM), what, str(turns), str(file)]
+        command = [sys.executable, str(program), what, str(turns), str(file)]
         transport = active().of("transports")["mpi"]()
         run = run_of(command, PROCESSES, servers, transport, folder / "results")
         mpi = detect_mpi(Path(sys.executable).parent / "mpirun")
@@ -67,8 +76,9 @@ def measure(what: str, turns: int, servers: int = 0, network: Network | None = N
         launch = prepare_script(command, PROCESSES, servers, transport, run, folder / "conf", site)
         words: Sequence[str] = launch.command
         if network:
-            # UCX would detect that all hosts are one machine, and use shared memory. Gloo is not used here.
+            # UCX would detect that all hosts are one machine, and use shared memory.
             variables = {**launch.job.variables, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+            variables["GLOO_SOCKET_IFNAME"] = "eth0"
             launch = mpi.launcher.launch_of(replace(launch.job, variables=variables, agent=network.agent))
             words = [*network.enter(network.names[0]), *launch.command]
         launch.job.plan_file.parent.mkdir(parents=True)

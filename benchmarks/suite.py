@@ -81,6 +81,7 @@ SUITE = [
     Benchmark("growth", "How a round and its memory grow, on one machine and between hosts", 10),
     Benchmark("compressors", "Compressors, beside plain torch, and between hosts", 6),
     Benchmark("own_script", "Scripts of people's own, beside DistributedDataParallel and between hosts", 4),
+    Benchmark("scheduling", "Priorities and the cross barrier of scripts, between hosts", 4),
     Benchmark("training", "CPU training, beside plain PyTorch loops", 4),
     Benchmark("tracing", "What a trace costs", 5),
     Benchmark(

@@ -27,7 +27,7 @@ from hpcps.protocol.received import Malformed, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.aggregator import Aggregator
 from hpcps.session.buckets import ID
-from hpcps.session.outbox import Outbox
+from hpcps.session.outbox import Outbox, waits
 from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import ACCUMULATE
 from hpcps.session.sharding import Sharding
@@ -168,10 +168,11 @@ class Member:
             self._queue.append(exchange)  # without a lock: `flush` may run in another thread
         else:
             self._start([exchange])
+            self.drain()
         return exchange
 
     def flush(self) -> None:
-        """Send the tensors that wait."""
+        """Begin to send the tensors that wait; `step` goes on with large ones."""
         exchanges = [self._queue.popleft() for _ in range(len(self._queue))]
         if self.error is not None:  # another thread may have failed after `start` has looked
             for exchange in exchanges:
@@ -186,7 +187,10 @@ class Member:
         self._recent.append((exchanges[-1].began, 4 * sum(each.tensor.declaration.elements for each in exchanges)))
         while self._recent[0][0] < exchanges[-1].began - RECENT:
             self._recent.popleft()
-        self._carry_out(self.participant.start(exchanges))
+        for exchange in exchanges:
+            if not exchange.tensor.small:
+                self.outbox.put(exchange.priority, self.participant.start(exchange))
+        self._carry_out(self.participant.start_small(each for each in exchanges if each.tensor.small))
 
     def recent(self) -> int:
         """Return the bytes of the exchanges that began in the last `RECENT` seconds."""
@@ -216,13 +220,12 @@ class Member:
         return self._aggregator.waited
 
     def step(self) -> bool:
-        """Handle one message, if there is one; return whether there was one."""
+        """Handle one message that has come, and send one that waits, if there are any; return whether there were."""
         try:
             if self._own:
                 self._take(self.peer, self._own.popleft())
                 return True
             arrival = self._transport.receive()
-            self._send_waiting()
             event = arrival.opened(ID) if isinstance(arrival, Delivered) else arrival
             if isinstance(event, Received):
                 if self.trace is not None:
@@ -230,7 +233,7 @@ class Member:
                 self._take(event.source, event.message)
             elif isinstance(event, Malformed):
                 raise RunError(f"{self.peer} cannot read a message of {event.source}: {event.reason}")
-            return event is not None
+            return self._send_next() or event is not None
         except Exception as error:
             self.fail(error)
             return True
@@ -239,6 +242,11 @@ class Member:
         """Handle the messages to itself."""
         while self._own:
             self.step()
+
+    def drain(self) -> None:
+        """Handle the messages to itself, and send those that wait, as far as the credit allows."""
+        while self._own or self._send_next():
+            self.settle_own()
 
     def watch(self) -> None:
         """Look after what takes long: processes that have ended, and exchanges that wait for others."""
@@ -305,13 +313,16 @@ class Member:
             return
         known = error if isinstance(error, HpcpsError) else RunError(f"{self.peer}: {text_of(error)}")
         self.error = known
+        self.outbox.clear()
         if tell:
             self._tell(Abort(reason=f"{prefix}{message_of(known)}"))
         if self.participant is not None:
             self.participant.fail(known)
 
     def leave(self, error: str = "") -> None:
-        """Tell the others that this process ends; `error` says why it failed."""
+        """Tell the others that this process ends, after the results that they wait for; `error` says why it failed."""
+        while (effect := self.outbox.next()) is not None:
+            self._send(effect)
         self._tell(Failed(error=error) if error else Leave(steps=self.steps, updates=self.updates))
         if not error:
             self._silence = dict.fromkeys((peer for peer in self._world if peer != self.peer), 0.0)
@@ -404,15 +415,18 @@ class Member:
                 self.combined += time.perf_counter() - began
                 if self.trace is not None:
                     self.trace.carried_out(effect, began)
-            elif effect.to != self.peer and self.outbox.put(effect):
-                self._send_waiting()
+            elif effect.to != self.peer and waits(message := effect.message):
+                self.outbox.put(message.priority, iter([effect]))
             else:
                 self._send(effect)
 
-    def _send_waiting(self) -> None:
-        """Send the large messages that wait, as far as the credit allows."""
-        while self.outbox and self.outbox.has_room(self._transport.unsent):
-            self._send(self.outbox.next())
+    def _send_next(self) -> bool:
+        """Send the most urgent message that waits, if the credit allows it; return whether it has sent one."""
+        if not self.outbox or not self.outbox.has_room(self._transport.unsent):
+            return False
+        if (effect := self.outbox.next()) is not None:
+            self._send(effect)
+        return effect is not None
 
     def _send(self, effect: Send) -> None:
         began = 0.0 if self.trace is None else self.trace.begin(effect)
@@ -429,7 +443,5 @@ class Member:
             self.trace.pushed(effect.to, effect.message.first, exchanges)
 
     def _tell(self, message: Message) -> None:
-        while self.outbox:  # the others get what was sent before
-            self._send(self.outbox.next())
         # One that has left also waits for the others to leave.
         self._carry_out(Send(peer, message) for peer in self._world if peer != self.peer)

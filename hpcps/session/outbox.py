@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 from operator import index
+from typing import TypeGuard
 
 from hpcps.errors import SpecError
 from hpcps.inputs import whole_number
-from hpcps.protocol.messages import TensorResult, TensorUpdate
+from hpcps.protocol.messages import Message, TensorResult, TensorUpdate
 from hpcps.roles.events import Send
 from hpcps.session.buckets import PARTITION
 from hpcps.session.tensors import SMALL
@@ -23,10 +25,11 @@ _MOST = 1 << 20
 
 
 class Outbox:
-    """Large messages to other processes, which wait while the transport has as many bytes to send as the credit.
+    """Large messages, which wait while the transport has as many bytes to send as the credit.
 
-    The order is that of their priorities, and that of their arrival among equal ones. Small messages do not wait: they
-    may overtake the large ones, and whoever sends one that must not takes the others first.
+    The order is that of their priorities, and that in which they were put there among equal ones. The parts of a tensor
+    are put there together, and each is copied when it is its turn. Small messages do not wait: they may overtake the
+    large ones, and whoever sends one that must not takes the others first.
 
     Attributes:
         credit: the bytes that the transport may have to send before it gets a further message; 0: any number.
@@ -35,27 +38,36 @@ class Outbox:
     def __init__(self, credit: int = CREDIT) -> None:
         """Begin without messages."""
         self.credit = credit
-        self._waiting: list[tuple[int, int, Send]] = []
+        self._waiting: list[tuple[int, int, Iterator[Send]]] = []
         self._numbers = count()
 
-    def put(self, effect: Send) -> bool:
-        """Let a message wait if it is large; return whether it is."""
-        message = effect.message
-        if not isinstance(message, TensorUpdate | TensorResult) or message.payload_bytes <= SMALL:
-            return False
-        heappush(self._waiting, (-message.priority, next(self._numbers), effect))
-        return True
+    def put(self, priority: int, effects: Iterator[Send]) -> None:
+        """Let messages wait, which the iterator makes one after another."""
+        heappush(self._waiting, (-priority, next(self._numbers), effects))
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
-    def next(self) -> Send:
-        """Remove the most urgent message, and return it."""
-        return heappop(self._waiting)[2]
+    def next(self) -> Send | None:
+        """Remove the most urgent message, and return it; None if there is none."""
+        while self._waiting:
+            if (effect := next(self._waiting[0][2], None)) is not None:
+                return effect
+            heappop(self._waiting)
+        return None
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self._waiting = []
 
     def has_room(self, unsent: int) -> bool:
         """Return whether a transport that has so many bytes to send gets a further message."""
         return not self.credit or unsent < self.credit
+
+
+def waits(message: Message) -> TypeGuard[TensorUpdate | TensorResult]:
+    """Return whether a message is a large one."""
+    return isinstance(message, TensorUpdate | TensorResult) and message.payload_bytes > SMALL
 
 
 def checked_credit(given: object = None) -> int:

@@ -301,23 +301,29 @@ class Participant:
         bucket = self._bucket_of[part] = self._buckets[number]
         bucket.add(part)
 
-    def start(self, exchanges: Iterable[TensorExchange]) -> Iterator[Send]:
-        """Send the tensors of exchanges: small ones of a bucket together, the parts of a large one in turn.
-
-        The most urgent ones are copied and sent first.
-        """
+    def start_small(self, exchanges: Iterable[TensorExchange]) -> Iterator[Send]:
+        """Send the tensors of exchanges, those of a bucket together."""
         together: dict[_WorkerBucket, None] = {}
-        for exchange in sorted(exchanges, key=lambda each: -each.priority):
+        for exchange in exchanges:
             self.open += 1
-            small = exchange.tensor.small
-            for part in exchange.tensor.parts:
-                bucket = self._bucket_of[part]
-                bucket.begin(part, exchange)
-                if small:
-                    together[bucket] = None
-                else:
-                    yield from self._send(bucket)  # it is combined while the next part is copied
+            (part,) = exchange.tensor.parts
+            bucket = self._bucket_of[part]
+            bucket.begin(part, exchange)
+            together[bucket] = None
         for bucket in together:
+            yield from self._send(bucket)
+
+    def start(self, exchange: TensorExchange) -> Iterator[Send]:
+        """Begin the exchange of a large tensor; return its messages, each of which is copied when it is asked for."""
+        self.open += 1
+        for part in exchange.tensor.parts:
+            self._bucket_of[part].exchanges[part.slot] = exchange
+        return self._send_parts(exchange)
+
+    def _send_parts(self, exchange: TensorExchange) -> Iterator[Send]:
+        for part in exchange.tensor.parts:
+            bucket = self._bucket_of[part]
+            bucket.begin(part, exchange)
             yield from self._send(bucket)
 
     def _send(self, bucket: _WorkerBucket) -> Iterator[Send]:

@@ -148,7 +148,6 @@ class Session:
             return exchange
         with self._lock:
             exchange = self.member.start(tensor, source, target, False, call, absent, deferred, priority)
-            self.member.settle_own()
             return exchange
 
     def done(self, exchange: TensorExchange) -> bool:
@@ -307,7 +306,10 @@ class Session:
         with self._lock:
             self._waiting = 0
             self.member.flush()
-            self.member.settle_own()
+            if self._polls:
+                self.member.settle_own()
+            else:
+                self.member.drain()
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Send what waits, and make progress until a condition holds; a worker's record counts this as waiting."""

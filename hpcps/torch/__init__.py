@@ -165,7 +165,7 @@ __all__ = [
 
 byteps_push_pull = push_pull_async_inplace
 """BytePS's other name of `push_pull_async_inplace`."""
-_MODULES = ("mpi_ops", "ops", "parallel")
+_MODULES = ("cross_barrier", "mpi_ops", "ops", "parallel")
 
 
 def __getattr__(name: str) -> Any:

@@ -136,6 +136,24 @@ sys.stdout.write(f"equal {found[0][0].norm().item() > 0}\\n")  # one write: outp
 """
 
 
+def test_scheduling_compares_what_its_ranks_measure(program, monkeypatch, tmp_path):
+    scheduling = importlib.import_module("scheduling")
+    modes, kinds = ("with priorities", "without priorities"), ("DistributedOptimizer", "CrossBarrier", "DDP with gloo")
+    found = {
+        "tensors": {
+            f"{what}, {mode}": [[first * scale, 9.0, 0.005]]
+            for what, first in (("begun", 0.001), ("first layer", 0.2), ("whole", 0.6))
+            for mode, scale in zip(modes, (1, 2), strict=True)
+        },
+        "model": {kind: [[seconds]] for kind, seconds in zip(kinds, (2.0, 1.5, 3.0), strict=True)},
+    }
+    monkeypatch.setattr(scheduling, "_measured", lambda what, turns: found[what])
+    assert program("scheduling", "--quick", "--output", tmp_path) == 0
+    measured = [bar.measured for bar in bars.read(tmp_path, "scheduling")]
+    assert measured == ["0.50", "0.50", "0.75", "0.50"]
+    assert "| CrossBarrier | 1500 | 1500 |" in (tmp_path / "scheduling.md").read_text()
+
+
 @pytest.mark.usefixtures("starts_processes")
 def test_the_peers_of_own_scripts_average_what_ddp_does(tmp_path):
     (tmp_path / "steps.py").write_text(STEPS)

@@ -138,6 +138,11 @@ def test_rules_by_name_table_and_object():
         (lambda: bps.broadcast(np.ones(2), 0.0, "w"), "the root_rank of array 'w' is 0.0: the ranks go from 0 to 0"),
         (lambda: bps.broadcast(np.ones(2, "U1"), 0, "w"), "array 'w' is <U1, which .* uint32"),
         (lambda: bps.broadcast(np.ones(2), 1, "w"), "the root_rank of array 'w' is 1: the ranks go from 0 to 0"),
+        (
+            lambda: bps.push_pull(np.ones(2), priority="high"),
+            "priority is 'high': give a whole number; a larger",
+        ),
+        (lambda: bps.push_pull_async(np.ones(2), priority=0.5), "priority is 0.5: give a whole number"),
         (lambda: [bps.push_pull(np.ones(k), name="w") for k in (2, 3)], "declared before .* use another name"),
     ],
 )
@@ -150,6 +155,15 @@ def test_what_there_is_before_init():
     assert not bps.is_initialized()
     with pytest.raises(RunError, match=r"call init\(\) first"):
         bps.push_pull(np.ones(2))
+
+
+def test_a_credit_of_less_than_a_partition_is_refused(monkeypatch):
+    with pytest.raises(SpecError, match=r"credit is 4096: give the bytes .*, at least 786432, .* or 0 for no bound"):
+        bps.init(alone=True, credit=4096)
+    monkeypatch.setenv("BYTEPS_SCHEDULING_CREDIT", "-1")
+    with pytest.raises(SpecError, match=r"BYTEPS_SCHEDULING_CREDIT is '-1': give a number of partitions, or 0 for no"):
+        bps.init(alone=True)
+    assert not bps.is_initialized()
 
 
 def test_processes_of_torchrun_are_refused(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from members import Members
 
 from hpcps.errors import SpecError
-from hpcps.protocol.messages import TensorResult, TensorUpdate
+from hpcps.protocol.messages import Alive, TensorResult, TensorUpdate
 from hpcps.session.buckets import PARTITION
 from hpcps.session.outbox import CREDIT, checked_credit, checked_priority
 from hpcps.session.tensors import Declaration
@@ -58,6 +58,24 @@ def test_without_a_bound_tensors_are_sent_in_the_order_in_which_they_begin():
     for name, priority in (("first", 0), ("a", 1), ("b", 2)):
         begin(members.workers[0], name, np.ones(LARGE, np.float32), priority)
     assert names_of(members, members.links[0]) == ["first", "a", "b"]
+
+
+def test_a_process_that_begins_many_tensors_goes_on_receiving():
+    members = Members(2, 1)
+    worker, values = members.workers[0], np.ones(2 * LARGE, np.float32)
+    for name in "abc":
+        tensor = worker.declare(Declaration(name, "float32", ((values.size,),), "sum"))
+        target = np.zeros_like(values)
+        worker.start(tensor, [values.view(np.uint8)], [target.view(np.uint8)], later=True)
+    worker.flush()
+    assert worker.traffic.sent < values.nbytes
+    for number in range(1, 7):  # each step sends a part, and handles a message that has come
+        members.links[2].send(worker.peer, members.all[2]._envelopes.around(Alive()))
+        received = worker.traffic.received
+        assert worker.step()
+        assert number * LARGE * 4 < worker.traffic.sent < (number + 1) * LARGE * 4
+        assert worker.traffic.received > received
+    assert not worker.step()
 
 
 def test_the_aggregator_sends_results_in_the_order_of_the_last_worker():
@@ -148,6 +166,37 @@ def test_a_process_that_ends_sends_what_waits_before_it_says_so():
     assert not second.participant.open
     for target in targets:
         np.testing.assert_array_equal(target, np.full_like(target, 2))
+
+
+def test_the_gradients_of_the_first_layers_have_the_highest_priority():
+    torch = pytest.importorskip("torch")
+    import hpcps.torch as bps
+    from hpcps.session.current import session
+
+    bps.init(alone=True)
+    try:
+        session().partition, priorities = 300, {}
+        start = session().start
+
+        def noted(tensor, *values):
+            priorities[tensor.declaration.name] = values[-1]
+            return start(tensor, *values)
+
+        session().start = noted
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        optimizer.synchronize()
+        names = [f"gradient/{k}.bias to gradient/{k}.weight" for k in range(3)]
+        assert [priorities[name.replace("gradient", _prefix(priorities))] for name in names] == [0, -2, -4]
+        bps.push_pull(torch.ones(3), name="x", priority=7)
+        assert priorities["x"] == 7
+    finally:
+        bps.shutdown()
+
+
+def _prefix(names):
+    """Return what the names of gradients begin with, after other tests have made optimizers."""
+    return next(name.partition("/0.")[0] for name in names if "/0.bias" in name)
 
 
 def test_bad_priorities_and_credits_are_refused_with_the_remedy(monkeypatch):
