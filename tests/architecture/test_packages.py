@@ -41,6 +41,8 @@ LAYERS = (
     ("numpy", "that exchange for scripts whose tensors are arrays"),
     ("torch", "that exchange for scripts of PyTorch"),
     ("jax", "that exchange for scripts of JAX"),
+    ("tensorflow", "that exchange for scripts of TensorFlow"),
+    ("keras", "an optimizer and callbacks of Keras for it"),
     ("library", "what a script or notebook calls: experiments, callbacks, one worker"),
     ("cli", "what a user types"),
     ("__init__", "the names that `import hpcps` offers"),
@@ -185,7 +187,7 @@ def test_imports_point_downward_only():
 
 def test_at_the_top_level_there_are_packages_and_little_else():
     files = {path.name for path in ROOT.iterdir() if path.is_file()}
-    front_ends = {"numpy.py", "jax.py"}  # of the session; that of torch is a package
+    front_ends = {"numpy.py", "jax.py", "tensorflow.py", "keras.py"}  # of the session; that of torch is a package
     assert files == {"__init__.py", "__main__.py", "errors.py", "inputs.py", "seeds.py", "py.typed"} | front_ends
     for folder in ROOT.iterdir():
         assert folder.is_file() or folder.name == "__pycache__" or (folder / "__init__.py").is_file()
