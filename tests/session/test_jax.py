@@ -2,12 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launches import launched
 
 WHY = "JAX is not installed: `make frameworks` installs it in an environment"
 jax = pytest.importorskip("jax", reason=WHY)
@@ -121,19 +120,6 @@ for k in range(4):
         raise ValueError("boom")
     parameters, state = step(parameters, state)
 """
-
-
-def launched(folder, script, *words, processes=3, succeeds=True):
-    """Start a script in processes; return what they have printed."""
-    if isinstance(script, str):
-        (folder / "script.py").write_text(script)
-        script = "script.py"
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcps", "launch", "-n", str(processes), sys.executable, script, *words],
-        cwd=folder, check=False, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 @pytest.fixture

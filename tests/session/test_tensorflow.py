@@ -2,12 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launches import launched
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -114,19 +113,6 @@ class End(keras.callbacks.Callback):
 
 model.fit(np.ones((200, 20)), np.ones((200, 10)), batch_size=20, verbose=0, callbacks=[End()])
 """
-
-
-def launched(folder, script, *words, processes=3, succeeds=True):
-    """Start a script in processes; return what they have printed."""
-    if isinstance(script, str):
-        (folder / "script.py").write_text(script)
-        script = "script.py"
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcps", "launch", "-n", str(processes), sys.executable, script, *words],
-        cwd=folder, check=False, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 @pytest.fixture
