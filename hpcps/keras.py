@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcps.errors import LaunchError, SpecError
 from hpcps.session.arrays import Compressing
+from hpcps.session.join import messages
 from hpcps.tensorflow import (
     GradientCombiner,
     allreduce,
@@ -57,11 +58,12 @@ __all__ = [
     "size",
 ]
 
-if keras.backend.backend() != "tensorflow":
-    raise LaunchError(
-        f"hpcps.keras is for Keras with TensorFlow, and the backend is {keras.backend.backend()}: set KERAS_BACKEND to "
-        "tensorflow before Keras is imported"
-    )
+with messages():
+    if keras.backend.backend() != "tensorflow":
+        raise LaunchError(
+            f"hpcps.keras is for Keras with TensorFlow, and the backend is {keras.backend.backend()}: set "
+            "KERAS_BACKEND to tensorflow before Keras is imported"
+        )
 
 
 class _CombiningOptimizer:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +267,18 @@ def test_an_error_within_a_graph_keeps_its_text():
 def test_rules_by_name_table_and_object():
     for rule in ("median", {"kind": "median"}, Median()):
         assert bps.allreduce(tf.ones(2), rule=rule).numpy().tolist() == [1, 1]
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_another_backend_of_keras_is_refused(tmp_path):
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import hpcps.keras"],
+        capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "hpcps.keras is for Keras with TensorFlow, and the backend is torch: set KERAS_BACKEND" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_there_is_before_init():
