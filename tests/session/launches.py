@@ -11,7 +11,7 @@ def launched(folder, script, *words, processes=3, succeeds=True):
         script = "script.py"
     done = subprocess.run(
         [sys.executable, "-m", "hpcps", "launch", "-n", str(processes), sys.executable, script, *words],
-        cwd=folder, check=False, capture_output=True, text=True, timeout=120,
+        cwd=folder, check=False, capture_output=True, text=True, timeout=140,
     )  # fmt: skip
     assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
     return done.stdout + done.stderr

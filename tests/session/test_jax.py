@@ -22,12 +22,12 @@ from hpcps.rules import Median  # noqa: E402
 jax.config.update("jax_num_cpu_devices", 2)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own_script/digits_jax.py"
 
-# The gradients of each process are those of one seed; 900 x 1200 values of float32 are 4 MB.
+# One gradient is larger than a partition, which is divided among the processes.
 BITS = """
 import sys
 import numpy as np
 kind = sys.argv[1]
-SHAPES = {"a": (900, 1200), "b": (7,), "c": (), "d": (0, 3), "e": (1000, 20)}
+SHAPES = {"a": (500, 600), "b": (7,), "c": (), "d": (0, 3), "e": (1000, 20)}
 if kind == "torch":
     import torch
     import hpcps.torch as bps
@@ -134,7 +134,7 @@ def test_results_have_the_bits_of_torch(tmp_path):
     for kind in ("jax", "torch"):
         launched(tmp_path, BITS, kind)
     one, other = ((tmp_path / f"{kind}.bytes").read_bytes() for kind in ("jax", "torch"))
-    assert len(one) > 50_000_000
+    assert len(one) > 10_000_000
     assert one == other
 
 
