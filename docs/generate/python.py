@@ -16,6 +16,7 @@ BASES = (
 )
 OTHERS = {
     "PyTorch scripts": ("hpcps.torch",),
+    "Scripts without PyTorch": ("hpcps.numpy", "hpcps.jax", "hpcps.tensorflow", "hpcps.keras"),
     "Key-value store": ("hpcps.kvstore.Client", "hpcps.kvstore.Server"),
     "Records": ("hpcps.records.files.read_lines", "hpcps.records.collect.collect"),
     "Errors": ("hpcps.errors",),

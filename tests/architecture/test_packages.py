@@ -42,6 +42,8 @@ LAYERS = (
     ("mxnet", "that exchange for scripts of MXNet's Gluon"),
     ("torch", "that exchange for scripts of PyTorch"),
     ("jax", "that exchange for scripts of JAX"),
+    ("tensorflow", "that exchange for scripts of TensorFlow"),
+    ("keras", "an optimizer and callbacks of Keras for it"),
     ("library", "what a script or notebook calls: experiments, callbacks, one worker"),
     ("cli", "what a user types"),
     ("__init__", "the names that `import hpcps` offers"),
@@ -186,7 +188,8 @@ def test_imports_point_downward_only():
 
 def test_at_the_top_level_there_are_packages_and_little_else():
     files = {path.name for path in ROOT.iterdir() if path.is_file()}
-    front_ends = {"jax.py", "mxnet.py", "numpy.py"}  # of the session; that of torch is a package
+    # Of the session; that of torch is a package.
+    front_ends = {"jax.py", "keras.py", "mxnet.py", "numpy.py", "tensorflow.py"}
     assert files == {"__init__.py", "__main__.py", "errors.py", "inputs.py", "seeds.py", "py.typed"} | front_ends
     for folder in ROOT.iterdir():
         assert folder.is_file() or folder.name == "__pycache__" or (folder / "__init__.py").is_file()

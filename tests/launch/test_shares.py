@@ -71,7 +71,7 @@ HOSTS = "n1 slots=2\nn2 slots=2\nn3 slots=2\nc1\nc2 slots=4\n"
 
 
 @pytest.fixture
-def launch(tmp_path, monkeypatch, capsys):
+def launch(starts_processes, tmp_path, monkeypatch, capsys):
     """Call the command with `--dry-run`; return its status and what it prints."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts").write_text(HOSTS)

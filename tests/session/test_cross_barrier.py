@@ -145,6 +145,7 @@ def compare(seeds, blocks=None):
     fork(2, body, 240)
 
 
+@pytest.mark.thorough
 def test_every_optimizer_and_module_sees_the_parameters_of_plain_steps():
     compare(range(len(OPTIMIZERS)), [*BLOCKS])
 

@@ -2,12 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launches import launched
 
 WHY = "JAX is not installed: `make frameworks` installs it in an environment"
 jax = pytest.importorskip("jax", reason=WHY)
@@ -23,12 +22,12 @@ from hpcps.rules import Median  # noqa: E402
 jax.config.update("jax_num_cpu_devices", 2)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own_script/digits_jax.py"
 
-# The gradients of each process are those of one seed; 900 x 1200 values of float32 are 4 MB.
+# One gradient is larger than a partition, which is divided among the processes.
 BITS = """
 import sys
 import numpy as np
 kind = sys.argv[1]
-SHAPES = {"a": (900, 1200), "b": (7,), "c": (), "d": (0, 3), "e": (1000, 20)}
+SHAPES = {"a": (500, 600), "b": (7,), "c": (), "d": (0, 3), "e": (1000, 20)}
 if kind == "torch":
     import torch
     import hpcps.torch as bps
@@ -123,19 +122,6 @@ for k in range(4):
 """
 
 
-def launched(folder, script, *words, processes=3, succeeds=True):
-    """Start a script in processes; return what they have printed."""
-    if isinstance(script, str):
-        (folder / "script.py").write_text(script)
-        script = "script.py"
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcps", "launch", "-n", str(processes), sys.executable, script, *words],
-        cwd=folder, check=False, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.fixture
 def alone():
     bps.init(alone=True)
@@ -148,7 +134,7 @@ def test_results_have_the_bits_of_torch(tmp_path):
     for kind in ("jax", "torch"):
         launched(tmp_path, BITS, kind)
     one, other = ((tmp_path / f"{kind}.bytes").read_bytes() for kind in ("jax", "torch"))
-    assert len(one) > 50_000_000
+    assert len(one) > 10_000_000
     assert one == other
 
 

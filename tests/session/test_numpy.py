@@ -1,10 +1,8 @@
 """hpcps.numpy: what scripts without PyTorch call; its results have the bits of those of hpcps.torch."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from launches import launched
 
 import hpcps.numpy as bps
 from hpcps.errors import LaunchError, RunError, SpecError
@@ -65,12 +63,8 @@ def alone():
 
 @pytest.mark.usefixtures("starts_processes")
 def test_results_have_the_bits_of_torch(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
     for kind in ("numpy", "torch"):
-        subprocess.run(
-            [sys.executable, "-m", "hpcps", "launch", "-n", "3", sys.executable, "script.py", kind],
-            cwd=tmp_path, check=True, timeout=120,
-        )  # fmt: skip
+        launched(tmp_path, SCRIPT, kind)
     one, other = ((tmp_path / f"{kind}.bytes").read_bytes() for kind in ("numpy", "torch"))
     assert len(one) > 1_000_000
     assert one == other
@@ -78,14 +72,9 @@ def test_results_have_the_bits_of_torch(tmp_path):
 
 @pytest.mark.usefixtures("starts_processes")
 def test_a_process_that_is_killed_is_named(tmp_path):
-    (tmp_path / "script.py").write_text(KILLED)
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcps", "launch", "-n", "3", sys.executable, "script.py"],
-        cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "worker-1" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout.splitlines()[-1]
+    printed = launched(tmp_path, KILLED, succeeds=False)
+    assert "waited for worker-1 in tensor 'w', 3 x float64, mean: worker-1 has ended" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.usefixtures("alone")

@@ -109,6 +109,7 @@ def test_a_transport_has_at_most_the_credit_and_one_message_to_send(credit):
     assert credit <= most < credit + PARTITION
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("servers", [0, 1, 3])
 def test_random_orders_priorities_and_credits_change_no_bit_and_never_stop(servers):
     draw = random.Random(servers)
