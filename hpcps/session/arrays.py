@@ -56,7 +56,7 @@ class ArrayExchanges:
         """Exchange the arrays of a front end, which is the name of its module."""
         self.front_end = front_end
 
-    def init(self, timeout: float, alone: bool, credit: object) -> None:
+    def init(self, timeout: float, alone: bool, credit: object = None) -> None:
         """Join the other processes of the script; see `hpcps.numpy.init`."""
         begin(self.front_end, lambda: join_nobody(timeout, Copies()) if alone else _join(timeout), credit)
 

@@ -70,6 +70,8 @@ class TensorDecoder:
 
 def _codec_of(tensor: Tensor, way: Way) -> Codec | None:
     reduction = tensor.declaration.reduction
+    if not tensor.layout.size:
+        return None  # there is nothing to encode
     compressor = compressor_of(reduction["compression"]) if compresses(reduction) else None
     return None if compressor is None else Codec.of(compressor, tensor.layout, way)
 

@@ -169,3 +169,11 @@ def test_a_script_uses_one_front_end():
     for call in (hpcps.torch.init, lambda: hpcps.torch.push_pull(torch.ones(2))):
         with pytest.raises(RunError, match=r"hpcps.numpy.init\(\) has joined .*: hpcps.torch needs its own init"):
             call()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("compression", [None, "onebit", "int8", "topk"])
+def test_an_empty_array_has_nothing_to_encode(compression):
+    for rule in (None, "median"):
+        found = bps.push_pull(np.zeros((0, 3), np.float32), name=f"empty {rule}", compression=compression, rule=rule)
+        assert found.shape == (0, 3)
