@@ -58,12 +58,22 @@ __all__ = [
     "size",
 ]
 
-with messages():
+
+@messages()
+def _check_backend() -> None:
+    """Check that Keras uses TensorFlow.
+
+    Raises:
+        LaunchError: it does not.
+    """
     if keras.backend.backend() != "tensorflow":
         raise LaunchError(
             f"hpcps.keras is for Keras with TensorFlow, and the backend is {keras.backend.backend()}: set "
             "KERAS_BACKEND to tensorflow before Keras is imported"
         )
+
+
+_check_backend()
 
 
 class _CombiningOptimizer:
