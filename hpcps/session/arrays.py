@@ -133,8 +133,7 @@ class ArrayGradients:
     """The gradients of a step, which are combined together.
 
     Those of one type travel together up to the size of a partition, each as a block, in the groups of
-    `hpcps.torch.DistributedOptimizer`. A rule that sees whole vectors gets all of them at once. The first ones have the
-    highest priority: the next step needs the first layers first.
+    `hpcps.torch.DistributedOptimizer`. A rule that sees whole vectors gets all of them at once.
     """
 
     def __init__(
@@ -206,7 +205,7 @@ class ArrayGradients:
             same = all(self._forms[k][0].name == dtype for k in group)
             sources = [np.asarray(gradients[k], None if same else dtype, order="C") for k in group]
             targets = [results[k] if same else np.empty(results[k].shape, dtype) for k in group]
-            exchange = current.start(tensor, [*map(bytes_of, sources)], [*map(bytes_of, targets)], priority=-min(group))
+            exchange = current.start(tensor, [*map(bytes_of, sources)], [*map(bytes_of, targets)])
             begun.append((group, exchange, targets))
         for group, exchange, targets in begun:
             current.wait(exchange)

@@ -256,6 +256,7 @@ def CrossBarrier(  # noqa: N802
             "optimizer: give the model that has all of them"
         )
     optimizer.__class__ = type(kind.__name__, (_CrossBarrier, kind), {})
+    gradients.prioritize()
     barrier: Any = optimizer
     barrier._updates, barrier._called, barrier._outside, barrier._steps_left = {}, set(), {}, num_steps
     barrier._read_by = {module: own for module, own in modules.items() if own or module is model}

@@ -23,7 +23,10 @@ class GradientBucket:
         complete: the gradients that had their last backward pass of the step, as they were then.
         begun: whether they are being exchanged.
         taken: whether the step has been taken that uses them when they have come, see `CrossBarrier`.
+        priority: how urgent their exchange is; larger numbers are sent first.
     """
+
+    priority = 0
 
     def __init__(self, parameters: Sequence[Tensor], together: Together, factor: float) -> None:
         """Begin without gradients.
@@ -61,7 +64,7 @@ class GradientBucket:
             gradients.append(gradient)
         if self._factor != 1.0:
             gradients = self._divided = [gradient.detach() / self._factor for gradient in gradients]
-        self._together.begin(gradients, absent, deferred=True)
+        self._together.begin(gradients, absent, deferred=True, priority=self.priority)
 
     def finish(self) -> list[Tensor]:
         """Wait for the results; return the parameters whose gradients the script has changed.
@@ -93,6 +96,7 @@ class GradientBucket:
 class SparseGradient:
     """The sparse gradient of a parameter; see `GradientBucket`."""
 
+    priority = 0
     _pending: PendingSparse
 
     def __init__(
@@ -102,7 +106,6 @@ class SparseGradient:
         reduction: Reduction,
         compression: type[NoneCompressor],
         factor: float,
-        priority: int,
     ) -> None:
         """Begin without a gradient.
 
@@ -112,10 +115,9 @@ class SparseGradient:
             reduction: how it is combined.
             compression: see `Compression`.
             factor: what the gradient is divided by before, and the result is multiplied by.
-            priority: how urgent it is; larger numbers are sent first.
         """
         self.parameters, self._parameter = [parameter], parameter
-        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor, priority)
+        self._begin = partial(begin_gradient, parameter, name, reduction, compression, factor)
         self.complete: dict[Tensor, State] = {}
         self.begun = self.taken = False
 
@@ -128,7 +130,7 @@ class SparseGradient:
         """Begin the exchange, if it has not begun."""
         if not self.begun:
             self.begun = True
-            self._pending = self._begin()
+            self._pending = self._begin(self.priority)
 
     def finish(self) -> list[Tensor]:
         """Wait for the result; return the parameter if the script has changed its gradient.

@@ -33,8 +33,6 @@ class Gradients:
     A parameter of an embedding may have a sparse gradient, which no process knows before its first backward pass. So
     processes agree in their first step on the gradients that are sparse.
 
-    The priority of an exchange is that of its first layer: the next step needs the first layers first.
-
     Attributes:
         names: the names of the gradients, by parameter.
         synchronizes: whether gradients are exchanged.
@@ -71,7 +69,7 @@ class Gradients:
             raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
         for parameter, name in names.items():
             check_whole(name, parameter)
-        self._priorities = {parameter: -place for place, parameter in enumerate(names)}
+        self._priorities = dict.fromkeys(names, 0)
         groups, name = list(_grouped(list(names))), ""
         self.whole = is_whole(reduction, rule_of(reduction, size()))
         if self.whole:
@@ -97,13 +95,22 @@ class Gradients:
     def _put_together(self, group: Sequence[Tensor], name: str = "", note: str = "") -> GradientBucket:
         """Exchange the gradients of some parameters together, by a name or by those of the first and the last."""
         ends = dict.fromkeys((self.names[group[0]], self.names[group[-1]]))
-        together = Together(
-            group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression,
-            priority=max(map(self._priorities.__getitem__, group)),
-        )  # fmt: skip
+        together = Together(group, name or f"{' to '.join(ends)}{note}", self._reduction, self._compression)
         bucket = GradientBucket(group, together, self._factor)
         self._buckets |= dict.fromkeys(group, bucket)
         return bucket
+
+    def prioritize(self) -> None:
+        """Send the gradients of the first layers first, for steps whose layers wait for their own gradients only.
+
+        A step that waits for all gradients gains nothing by it, and loses the order in which they are computed.
+        """
+        self._priorities = {parameter: -place for place, parameter in enumerate(self.names)}
+        for bucket in self._buckets.values():
+            bucket.priority = self._priority_of(bucket)
+
+    def _priority_of(self, bucket: GradientBucket | SparseGradient) -> int:
+        return max(self._priorities[parameter] for parameter in bucket.parameters)
 
     @property
     def begun(self) -> bool:
@@ -191,9 +198,7 @@ class Gradients:
             if rows := [parameter for parameter in bucket.parameters if parameter in found]:
                 for parameter in rows:
                     name = self.names[parameter]
-                    new = SparseGradient(
-                        parameter, name, self._reduction, self._compression, self._factor, self._priorities[parameter]
-                    )
+                    new = SparseGradient(parameter, name, self._reduction, self._compression, self._factor)
                     self._replace(bucket, new)
                 if dense := [parameter for parameter in bucket.parameters if parameter not in found]:
                     self._replace(bucket, self._put_together(dense, note=", those that are dense"))
@@ -207,6 +212,7 @@ class Gradients:
 
     def _replace(self, old: GradientBucket | SparseGradient, new: GradientBucket | SparseGradient) -> None:
         """Exchange gradients in another bucket from now on."""
+        new.priority = self._priority_of(new)
         for parameter in new.parameters:
             self._buckets[parameter] = new
             if parameter in old.complete:

@@ -278,8 +278,7 @@ def _begin(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     shapes = [shape for each in found for shape in each]
     name = state.name(bucket, shapes)
     if name not in state.exchanges:
-        # DistributedDataParallel numbers buckets in the order of the backward pass: the next step needs the last first.
-        state.exchanges[name] = Together(buffers, name, state.reduction, shapes=shapes, priority=bucket.index())
+        state.exchanges[name] = Together(buffers, name, state.reduction, shapes=shapes)
     together = state.exchanges[name]
     exchange = together.begin(buffers)
 

@@ -31,7 +31,6 @@ class Together:
         reduction: Reduction,
         compression: type[NoneCompressor] = Compression.none,
         shapes: Sequence[Sequence[int]] | None = None,
-        priority: int = 0,
     ) -> None:
         """Declare the tensor.
 
@@ -41,17 +40,13 @@ class Together:
             reduction: how it is combined.
             compression: see `Compression`.
             shapes: the shapes of its blocks; by default each tensor is one.
-            priority: how urgent it is; larger numbers are sent first.
         """
-        self._priority = priority
         sizes, first = [each.numel() for each in like], like[0].detach()
         shapes = [each.shape for each in like] if shapes is None else shapes
         self._staged = list[Tensor]()
         if len(like) == 1:
             declared(name, compression.compress(first)[0], reduction, shapes=shapes)
-            self._begin = partial(
-                begin, name=name, reduction=reduction, shapes=shapes, compression=compression, priority=priority
-            )
+            self._begin = partial(begin, name=name, reduction=reduction, shapes=shapes, compression=compression)
             return
         staged = first.device.type != "cpu"  # all pass from and to a device in one copy
         dtype = reduce(torch.promote_types, (each.dtype for each in like))
@@ -63,22 +58,25 @@ class Together:
         self._tensor = declared(name, compression.compress(self._flat)[0], reduction, shapes=shapes, whole=True)
 
     @torch.no_grad()
-    def begin(self, tensors: Sequence[Tensor], absent: Sequence[int] = (), deferred: bool = False) -> TensorExchange:
+    def begin(
+        self, tensors: Sequence[Tensor], absent: Sequence[int] = (), deferred: bool = False, priority: int = 0
+    ) -> TensorExchange:
         """Begin an exchange of tensors, which get the results.
 
         Args:
             tensors: the tensors.
             absent: the numbers of those that this process does not have, which are zero.
             deferred: whether only `write` writes to the tensors.
+            priority: how urgent it is; larger numbers are sent first.
         """
         if len(tensors) == 1:
-            self.pending = self._begin(tensors[0], tensors[0], absent=absent, deferred=deferred)
+            self.pending = self._begin(tensors[0], tensors[0], absent=absent, deferred=deferred, priority=priority)
             return self.pending.exchange
         if self._staged:
             torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
         self._tensors, given = tensors, [self._flat] if self._staged else tensors
         deferred = deferred and not self._staged
-        exchange = session().start(self._tensor, given, given, 0, absent, deferred, self._priority)
+        exchange = session().start(self._tensor, given, given, 0, absent, deferred, priority)
         self.pending = PendingTensor(exchange, "", tensors[0], tensors[0])
         return exchange
 

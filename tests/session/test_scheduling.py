@@ -169,7 +169,8 @@ def test_a_process_that_ends_sends_what_waits_before_it_says_so():
         np.testing.assert_array_equal(target, np.full_like(target, 2))
 
 
-def test_the_gradients_of_the_first_layers_have_the_highest_priority():
+@pytest.mark.parametrize(("crossed", "wanted"), [(False, [0, 0, 0]), (True, [0, -2, -4])])
+def test_the_first_layers_have_the_highest_priority_if_a_step_does_not_wait_for_all(crossed, wanted):
     torch = pytest.importorskip("torch")
     import hpcps.torch as bps
     from hpcps.session.current import session
@@ -186,9 +187,12 @@ def test_the_gradients_of_the_first_layers_have_the_highest_priority():
         session().start = noted
         model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
         optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-        optimizer.synchronize()
+        if crossed:
+            bps.CrossBarrier(model, optimizer)
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
         names = [f"gradient/{k}.bias to gradient/{k}.weight" for k in range(3)]
-        assert [priorities[name.replace("gradient", _prefix(priorities))] for name in names] == [0, -2, -4]
+        assert [priorities[name.replace("gradient", _prefix(priorities))] for name in names] == wanted
         bps.push_pull(torch.ones(3), name="x", priority=7)
         assert priorities["x"] == 7
     finally:
