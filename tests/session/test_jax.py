@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launches import launched
+from launched_scripts import launched
 
 WHY = "JAX is not installed: `make frameworks` installs it in an environment"
 jax = pytest.importorskip("jax", reason=WHY)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from launches import launched
+from launched_scripts import launched
 
 import hpcps.numpy as bps
 from hpcps.errors import LaunchError, RunError, SpecError
