@@ -1,14 +1,15 @@
 """Measure priorities and the cross barrier of people's own scripts (`hpcps.torch`) between hosts.
 
-    .venv/bin/python benchmarks/scheduling.py [--quick] [--only tensors model] [--output benchmarks/results]
+    .venv/bin/python benchmarks/scheduling.py [--quick] [--only tensors model slow_links] [--output benchmarks/results]
 
-Each of four workers and four servers is on a host of its own (a network namespace) with links of 1 Gbit/s:
+Each of four workers and four servers is on a host of its own (a network namespace) with links of 1 Gbit/s, at which two
+cores limit an exchange; `slow_links` are those of 0.25 Gbit/s, which limit it themselves:
 
 - `tensors`: 20 tensors of 64 MB in all, the last layer's begun first: when the first layer's result is there in all
   processes, and when all results are, with priorities and without them and without a bound of the bytes on their way;
-- `model`: a step of a network like VGG, whose last layers are large, with CrossBarrier, with DistributedOptimizer, and
-  with DistributedDataParallel over gloo. Computing is a timed wait in each layer; together they take as long as an
-  exchange of all gradients.
+- `model` and `slow_links`: a step of a network like VGG, whose last layers are large, with CrossBarrier, with
+  DistributedOptimizer, and with DistributedDataParallel over gloo. Computing is a timed wait in each layer; together
+  they take as long as an exchange of all gradients.
 
 Without `--output` the report is only printed.
 """
@@ -28,8 +29,8 @@ from own_script import PROCESSES, SERVERS, Columns, measure
 from processes import MeasurementError, NotHereError, clean_up_on_sigterm
 from scheduling_rank import WITHIN
 
-GIGABITS = 1.0
-"""The speed of links."""
+GIGABITS, SLOW = 1.0, 0.25
+"""The speeds of links."""
 FIRST, WHOLE = 0.5, 1.05
 """The highest ratios of the time of the first layer's result, and of all, with priorities to that without."""
 STEP, PEER = 0.87, 0.7
@@ -37,8 +38,8 @@ STEP, PEER = 0.87, 0.7
 PROGRAM = Path(__file__).with_name("scheduling_rank.py")
 
 
-def _measured(what: str, turns: int) -> Columns:
-    with Network(PROCESSES + SERVERS, GIGABITS) as network:
+def _measured(what: str, turns: int, gigabits: float = GIGABITS) -> Columns:
+    with Network(PROCESSES + SERVERS, gigabits) as network:
         return measure(what, turns, SERVERS, network, PROGRAM)
 
 
@@ -61,9 +62,18 @@ def _ratio(found: Columns, what: str) -> float:
 
 
 def model(turns: int) -> tuple[Columns, list[Bar]]:
-    """A step of a network whose last layers are large."""
-    found = _measured("model", turns)
-    where = f"a network with large last layers, {PROCESSES} workers, {SERVERS} servers, {GIGABITS:g} Gbit/s"
+    """A step of a network whose last layers are large, with links of 1 Gbit/s."""
+    return _steps(turns, GIGABITS)
+
+
+def slow_links(turns: int) -> tuple[Columns, list[Bar]]:
+    """A step of a network whose last layers are large, with links of 0.25 Gbit/s."""
+    return _steps(turns, SLOW)
+
+
+def _steps(turns: int, gigabits: float) -> tuple[Columns, list[Bar]]:
+    found = _measured("model", turns, gigabits)
+    where = f"a network with large last layers, {PROCESSES} workers, {SERVERS} servers, {gigabits:g} Gbit/s"
     return found, [
         Bar.at_most(
             f"a step with CrossBarrier beside {peer}, {where}",
@@ -77,6 +87,7 @@ def model(turns: int) -> tuple[Columns, list[Bar]]:
 PARTS: dict[str, tuple[Callable[[int], tuple[Columns, list[Bar]]], int]] = {
     "tensors": (tensors, 7),
     "model": (model, 3),
+    "slow_links": (slow_links, 2),
 }
 """The parts, and the number of turns of each."""
 

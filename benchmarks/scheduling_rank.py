@@ -70,18 +70,18 @@ def tensors(turns: int) -> Seconds:
 
 
 class _Timed(torch.autograd.Function):
-    """A layer that computes for some seconds and takes no core, as on an accelerator; its gradient is one."""
+    """A layer that computes for some seconds and takes no core, as on an accelerator."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, seconds: float) -> torch.Tensor:
-        ctx.like, ctx.seconds = weight, seconds
-        time.sleep((1 - BACKWARD) * seconds)
+    def forward(ctx: Any, x: torch.Tensor, layer: _Layer, _: torch.Tensor) -> torch.Tensor:
+        ctx.layer = layer
+        time.sleep((1 - BACKWARD) * layer.seconds)
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        time.sleep(BACKWARD * ctx.seconds)
-        return gradient, torch.ones_like(ctx.like), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor]:
+        time.sleep(BACKWARD * ctx.layer.seconds)
+        return gradient, None, ctx.layer.gradient.detach()
 
 
 class _Layer(torch.nn.Module):
@@ -89,6 +89,7 @@ class _Layer(torch.nn.Module):
 
     Attributes:
         seconds: how long its passes take together.
+        gradient: its gradient, in the same memory in each step, as an accelerator's allocator has it.
     """
 
     seconds = 0.0
@@ -96,9 +97,10 @@ class _Layer(torch.nn.Module):
     def __init__(self, thousands: int) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1000 * thousands))
+        self.gradient = torch.ones(1000 * thousands)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = _Timed.apply(x, self.weight, self.seconds)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _Timed.apply(x, self, self.weight)  # type: ignore[no-untyped-call]
         return result
 
 

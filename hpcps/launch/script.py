@@ -26,6 +26,9 @@ from hpcps.registry.config import NAME
 from hpcps.spec.schema import Topology
 from hpcps.transport import ProcessTransport
 
+_QUEUES = {"UCX_TCP_SNDBUF": "256k", "OMPI_MCA_btl_tcp_sndbuf": str(1 << 18)}
+"""What MPICH and Open MPI read: the bytes of a TCP connection that the kernel takes before it has sent others."""
+
 
 def name_of(command: Sequence[str]) -> str:
     """Return the name of an experiment for a program: that of its Python file, if it has one."""
@@ -125,12 +128,23 @@ def prepare_script(
         configfile=folder / "conf",
         mpirun=site.mpirun,
         python=Path(sys.executable),
-        variables=variables_of(int(threads) if threads.isdecimal() and int(threads) else 1, os.environ),
+        variables={
+            **variables_of(int(threads) if threads.isdecimal() and int(threads) else 1, os.environ),
+            **_queues(),
+        },
         options=site.options,
         agent=remote_agent() if site.hosts else None,
         helper_variables=helper_variables() if site.hosts else {},
     )
     return site.launcher.launch_of(job)
+
+
+def _queues() -> dict[str, str]:
+    """Return the variables with which MPI gives the kernel little at a time, without those that are set already.
+
+    What waits in the kernel cannot be overtaken: by default it takes some megabytes of each connection.
+    """
+    return {name: value for name, value in _QUEUES.items() if name not in os.environ}
 
 
 def _place_apart(workers: int, servers: int, site: Site) -> tuple[Rank, ...]:

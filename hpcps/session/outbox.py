@@ -16,9 +16,9 @@ from hpcps.roles.events import Send
 from hpcps.session.buckets import PARTITION
 from hpcps.session.tensors import SMALL
 
-CREDIT = 1 << 22
+CREDIT = 2 * PARTITION
 """Bytes that a process hands to its transport and that are not sent: with more, an urgent tensor waits longer behind
-others; with less, a fast network waits for the process."""
+others; with less, a network waits for the process between two partitions."""
 _VARIABLE = "BYTEPS_SCHEDULING_CREDIT"
 _MOST = 1 << 20
 """The most partitions that the variable may give."""

@@ -152,3 +152,11 @@ def test_runs_with_and_without_servers_beside_workers_are_no_repetitions(tmp_pat
     runs = [run_of(["python", "a.py"], 2, 1, transport, tmp_path, colocated=colocated) for colocated in (False, True)]
     assert [run.label for run in runs] == ["a.py (2 workers, 1 server)", "a.py (2 workers, 1 server, colocated)"]
     assert [run.spec["swept"].get("topology.colocated") for run in runs] == [None, True]
+
+
+def test_the_kernel_queues_little_unless_the_environment_says_otherwise(tmp_path, launch, monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_sndbuf", "0")
+    launch("-n", "3", "--hostfile", "hosts")
+    (configfile,) = tmp_path.glob("results/train/launch/*/conf")
+    assert "UCX_TCP_SNDBUF=256k" in configfile.read_text()
+    assert "btl_tcp_sndbuf" not in configfile.read_text()
