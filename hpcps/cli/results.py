@@ -14,7 +14,7 @@ from hpcps.records.locate import locate
 if TYPE_CHECKING:
     from hpcps.records.collect import CollectedRun
 
-FORMATS = ("csv", "tensorboard", "latex", "markdown")
+FORMATS = ("csv", "latex", "markdown", "mlflow", "tensorboard", "trackio", "wandb")
 
 LARGE = 10**6
 """Size of a table, in bytes, above which a note explains how to make it smaller."""
@@ -117,7 +117,8 @@ def register_export(commands: argparse._SubParsersAction[argparse.ArgumentParser
         description="Write the results of an experiment for a paper or for other programs. `latex`, `markdown`: "
         "summary.tex or summary.md, the statistics over the seeds of each rule under each attack. `csv`: the same as "
         "summary.csv, runs.csv with the settings of each run, and a file for each event, such as evaluation.csv. "
-        "`tensorboard`: a folder of event files for each run.",
+        "`mlflow`, `tensorboard`, `trackio`, `wandb`: the runs in the form of that experiment tracker, whose own tools "
+        "read the folder.",
     )
     add_experiment_argument(parser)
     parser.add_argument("--to", required=True, choices=FORMATS, help="the format")
@@ -160,11 +161,11 @@ def export(args: argparse.Namespace) -> int:
         write_csv,
         write_pivot,
         write_summary,
-        write_tensorboard,
     )
+    from hpcps.records.tracking import TRACKERS, write_runs
 
-    if args.to == "tensorboard" and (args.columns or args.rows):
-        raise RunError("--columns and --rows choose from the summary, which --to tensorboard does not write")
+    if args.to in TRACKERS and (args.columns or args.rows):
+        raise RunError(f"--columns and --rows choose from the summary, which --to {args.to} does not write")
     if args.to not in ("latex", "markdown") and (args.pivot or args.style):
         raise RunError(f"--pivot and --style are for the tables of a paper, with --to latex or markdown, not {args.to}")
     if args.pivot and args.columns:
@@ -176,9 +177,12 @@ def export(args: argparse.Namespace) -> int:
     folder = args.output or place.own / "export" / args.to
     print(f"from {place.source}")
     frame = table_of(place)
-    if args.to == "tensorboard":
-        count = len(write_tensorboard(frame, place.results, folder))
-        print(f"wrote {count} run{'s' * (count != 1)} to {folder}: `tensorboard --logdir {folder}` shows them")
+    if args.to in TRACKERS:
+        tracker = TRACKERS[args.to](folder)
+        if args.output and tracker.elsewhere:
+            raise RunError(f"-o names a folder, but {tracker.variable}={tracker.place} names another place: unset it")
+        count = write_runs(frame, place.results, tracker)
+        print(f"wrote {count} run{'s' * (count != 1)} to {tracker.place}: `{tracker.hint}` shows them")
         return 0
     columns = args.columns.split(",") if args.columns else ()
     summary = renamed(chosen(summarize(frame), columns, args.rows), names)

@@ -18,6 +18,7 @@ launches.
 - `inprocess`: executes a whole run in one process
 - `observer`: what a run tells an observer
 - `reporter`: the observer that calls the callbacks of a run
+- `tracking`: gives the records of runs under way to experiment trackers
 - `recorded_run`: the settings of a recorded run, and the evaluation of its models
 - `sweep/`: executes many runs: starts launches, repeats failed ones
 - `replay/`: executes a recorded run again, and compares the records

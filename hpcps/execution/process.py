@@ -26,6 +26,7 @@ from hpcps.execution.resume import Resume, lines_before, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
 from hpcps.execution.stopwatch import Stopwatch
+from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.guard import death_line
 from hpcps.launch.local_rank import gpu_of, problems
 from hpcps.launch.plan import Plan, Rank
@@ -137,7 +138,10 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
     clocks = Clocks(group, Peer(me.role, me.index)) if plan.trace else None
     display = _progress(plan) if plan.progress and me == _coordinator(plan) else None
     devices = DeviceBuffers(plan, group)
-    with EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations:
+    with (
+        EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations,
+        TrackingProcess() as tracking,
+    ):
         for planned in plan.runs:
             if group.share(stop.requested()):
                 if group.leads:
@@ -146,7 +150,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
                 break
             context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
             try:
-                if not _execute_run(context, stop, group, clocks, display, devices, evaluations):
+                if not _execute_run(context, stop, group, clocks, display, devices, evaluations, tracking):
                     return 1
             except LostError as error:
                 context.report(None, "exchange", error)
@@ -202,6 +206,7 @@ def _execute_run(
     display: ProgressDisplay | None,
     devices: DeviceBuffers,
     evaluations: EvaluationProcess | None,
+    tracking: TrackingProcess,
 ) -> bool:
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
     role, problem, report = None, "", nothing
@@ -241,16 +246,17 @@ def _execute_run(
         context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - (part.elapsed if part else 0.0)
     driver = None
-    with tracing(context, clocks) as tracer:
-        group.begin()
-        if role is not None:
-            driver = _perform(role, context, part, attempt, stop, group, tracer, display, buffers, evaluations)
-            if driver is None:
-                return False
-        # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
-        group.settle()
-        compare(clocks, tracer)
-    ended = _end(context, driver, group, began)
+    with tracking.of(context.run, context.directory) if _is_coordinator(context) else nullcontext():
+        with tracing(context, clocks) as tracer:
+            group.begin()
+            if role is not None:
+                driver = _perform(role, context, part, attempt, stop, group, tracer, display, buffers, evaluations)
+                if driver is None:
+                    return False
+            # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
+            group.settle()
+            compare(clocks, tracer)
+        ended = _end(context, driver, group, began)
     if display and ended == "done":
         display.finish(context.planned.run_id)
     return ended != "failed"
@@ -362,7 +368,7 @@ def _perform(
 
 def _observer(context: ProcessContext, *, resumed: bool) -> Observer | None:
     """Return what calls the callbacks of the run, in the process of the coordinator."""
-    if not context.run.callbacks or Peer(context.me.role, context.me.index) != Roster.of(context.run).coordinator:
+    if not context.run.callbacks or not _is_coordinator(context):
         return None
     from hpcps.execution.reporter import Reporter
 
@@ -370,6 +376,11 @@ def _observer(context: ProcessContext, *, resumed: bool) -> Observer | None:
     if resumed:
         reporter.resume(context.directory)
     return reporter
+
+
+def _is_coordinator(context: ProcessContext) -> bool:
+    """Return whether this process has the role that counts the epochs and evaluates."""
+    return context.peer == Roster.of(context.run).coordinator
 
 
 def _prepare(context: ProcessContext, group: ProcessGroup) -> None:

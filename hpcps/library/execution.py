@@ -15,6 +15,7 @@ from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.reporter import Reporter
 from hpcps.execution.sweep.batch import execute_point
 from hpcps.execution.sweep.claims import Unfinished, directory_of
+from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.stop import stops_of
 from hpcps.library.progress import ProgressBar, is_interactive
 from hpcps.spec.load import LoadedExperiment
@@ -62,12 +63,12 @@ def execute(
     def execute_claimed(mine: Sequence[Point]) -> bool:
         for point in mine:
             unfinished.request(point)
-            error = _execute_point(point, results, command, callbacks, bar, resume=resume)
+            error = _execute_point(point, results, command, callbacks, bar, tracking, resume=resume)
             failed.extend([(point, error)] if error else [])
         return True
 
     try:
-        with _settings_kept(left):
+        with _settings_kept(left), TrackingProcess() as tracking:
             unfinished.execute(execute_claimed)
     finally:
         bar.close()
@@ -84,6 +85,7 @@ def _execute_point(
     command: Sequence[str],
     callbacks: Sequence[Callbacks],
     bar: ProgressBar,
+    tracking: TrackingProcess,
     *,
     resume: bool,
 ) -> HpcpsError | None:
@@ -101,7 +103,7 @@ def _execute_point(
     state = "stopped"
     try:
         with stops_of(on_stop) as stops:
-            done = execute_point(point, results, command, lambda: bool(stops), observer=reporter)
+            done = execute_point(point, results, command, lambda: bool(stops), tracking, observer=reporter)
         state = "done" if done else "stopped at a checkpoint"
     except HpcpsError as error:
         state = "failed"

@@ -24,7 +24,8 @@
 - `forecast`: the progress of a sweep and the remaining time
 - `display`: shows the progress of runs
 - `inventory`: the files of a finished run
-- `export`: writes statistics over the seeds for a paper, CSV files, and event files of TensorBoard
+- `export`: writes statistics over the seeds for a paper, and CSV files
+- `tracking`: gives runs to experiment trackers, such as MLflow
 - `search`: the scores of the runs of a search
 - `esync_log`: the logs of the published ESync code, as a table
 - `trace/`: the activities of each process on one clock

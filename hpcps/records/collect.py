@@ -143,14 +143,7 @@ def collect(
         RunError: there are no runs, or there is no such event.
     """
     _check_events(events)
-    whole = planned(results, points)
-    paths = {path.name: path for path in (results / "runs").glob("*") if path.is_dir()}
-    directories = [RunDirectory(paths.get(name, results / "runs" / name)) for name in {**paths, **whole}]
-    specs = [(d, d.spec or dict(whole.get(d.path.name, {}))) for d in directories if belongs(d, whole)]
-    # The records of a run say nothing without its settings.
-    lost = [directory for directory, spec in specs if not spec]
-    specs = [(directory, spec) for directory, spec in specs if spec]
-    specs.sort(key=lambda item: (item[1].get("index", 0), item[0].path.name))
+    specs, lost = _specs(results, points)
     if not specs:
         raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
     columns, attributes = _run_columns([spec for _, spec in specs], points)
@@ -172,6 +165,39 @@ def collect(
     frame = with_settings(tables, settings)
     frame.attrs.update(attributes)
     return Collected(frame, tuple(runs))
+
+
+def settings_of_run(run: RunDirectory) -> dict[str, object]:
+    """Return the settings of one run of an experiment, as `collect` does; empty if they are lost."""
+    specs, _ = _specs(run.path.parent.parent, ())
+    columns, _ = _run_columns([spec for _, spec in specs], ())
+    found = {directory.path.name: known for (directory, _), known in zip(specs, columns, strict=True)}
+    return found.get(run.path.name, {})
+
+
+def collect_run(run: RunDirectory, settings: Mapping[str, object]) -> pd.DataFrame:
+    """Return the rows of one run, as `collect` does; it may still be executed. Empty: it has no records yet.
+
+    Args:
+        run: its folder.
+        settings: what `settings_of_run` returned.
+    """
+    table, _ = _run_table(run, {**settings, "status": "running"})
+    return with_settings([table], [settings]) if len(table) else table
+
+
+def _specs(
+    results: Path, points: Sequence[Mapping[str, Any]]
+) -> tuple[list[tuple[RunDirectory, dict[str, Any]]], list[RunDirectory]]:
+    """Return the runs of an experiment with their specs, in the order of the sweep, and those without one."""
+    whole = planned(results, points)
+    paths = {path.name: path for path in (results / "runs").glob("*") if path.is_dir()}
+    directories = [RunDirectory(paths.get(name, results / "runs" / name)) for name in {**paths, **whole}]
+    specs = [(d, d.spec or dict(whole.get(d.path.name, {}))) for d in directories if belongs(d, whole)]
+    # The records of a run say nothing without its settings.
+    lost = [directory for directory, spec in specs if not spec]
+    known = [(directory, spec) for directory, spec in specs if spec]
+    return sorted(known, key=lambda item: (item[1].get("index", 0), item[0].path.name)), lost
 
 
 def _run_columns(

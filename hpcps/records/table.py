@@ -55,6 +55,12 @@ def with_settings(tables: Sequence[pd.DataFrame], settings: Sequence[Mapping[str
     return pd.concat([runs.take(places).reset_index(drop=True), rows], axis="columns")
 
 
+def settings_of(frame: pd.DataFrame) -> list[str]:
+    """Return the columns that have the same value in all rows of a run; `collect` puts them before `event`."""
+    names = list(frame.columns)
+    return names[: names.index("event")]
+
+
 def with_missing(last: pd.DataFrame, missing: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Add to the last evaluations of runs a row for each point of the sweep without one, in the order of the sweep.
 

@@ -12,6 +12,7 @@
 - `heterogeneity`: the keys of artificial differences in speed
 - `transport`: the keys of every transport, and what a transport declares
 - `simulation`: the keys of simulated timing
+- `tracking`: the trackers that follow a run
 - `search`: the keys of the `[search]` table, and the runs of the search
 - `presets`: the keys that `fidelity` sets
 - `validate`: builds a run from nested tables

@@ -24,7 +24,7 @@ change of the results of only some runs goes into `revisions`."""
 IRRELEVANT = frozenset(
     {
         *("name", "description", "baseline", "plugins", "fidelity", "data.dir", "train.mps", "checkpoint"),
-        "callbacks",
+        *("callbacks", "tracking"),
         "train.stop_when_diverged",
         *("transport.partition", "transport.timeout", "transport.shared_memory", "transport.interface"),
         "transport.device_buffers",

@@ -24,6 +24,7 @@ from hpcps.rules.base import Rule
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, ServerStep, WarmUp
 from hpcps.spec.simulation import AnySimulation, NoSimulation
+from hpcps.spec.tracking import Tracking
 from hpcps.spec.transport import Transport
 
 _MOST_CALLBACKS = 16
@@ -291,6 +292,7 @@ class Run(Config):
     callbacks: Annotated[
         tuple[Annotated[Callback, OneOf("callbacks")], ...], Field(strict=False, max_length=_MOST_CALLBACKS)
     ] = Field((), description="What follows the rounds and evaluations of a run, and records numbers of its own.")
+    tracking: Tracking = Tracking()
     simulation: AnySimulation = Field(
         NoSimulation(), description="Simulated timing of a cluster, for a run in one process."
     )

@@ -29,7 +29,7 @@ _ELSEWHERE = frozenset(
         *("name", "description", "baseline", "plugins", "seed", "fidelity", "topology", "transport", "model", "data"),
         *("train.epochs", "train.passes_per_epoch", "train.batch_size", "train.optimizer", "train.lr_decay"),
         *("train.warmup", "train.lr_scale", "train.threads", "train.device", "train.mps", "train.stop_when_diverged"),
-        *("checkpoint", "callbacks", "simulation"),
+        *("checkpoint", "callbacks", "tracking", "simulation"),
     }
 )
 """Tables and keys that a heading describes in other words, and those that say how all lines alike are trained."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from math import isfinite
 
 from hpcps.attacks import Alie, Omniscient, attackers
@@ -14,6 +15,7 @@ from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.problems import DATA, WORKERS, Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
+from hpcps.spec.tracking import PACKAGES
 
 _ENOUGH = 30
 """Average samples of each class from which a shard in file order has all classes, unless the file is sorted."""
@@ -29,6 +31,7 @@ def warnings_of_run(run: Run) -> Iterator[Problem]:
         yield from _imposed_steps_last(run)
         yield from _quorum_goes_on_without_the_slow(run)
         yield from _somebody_may_be_late(run)
+    yield from _trackers_are_installed(run)
     yield from _warm_up_ends(run)
     yield from _time_passes(run)
     yield from _shards_have_all_classes(run)
@@ -62,6 +65,18 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
         f"{what}, and {whose}: {effect}",
         (("topology", "workers"), ("topology", "validators")),
     )
+
+
+def _trackers_are_installed(run: Run) -> Iterator[Problem]:
+    """A tracker without its package fails when the run begins, and the run goes on without it."""
+    for name in run.tracking.to:
+        module, extra = PACKAGES[name]
+        if find_spec(module) is None:
+            yield Problem(
+                ("tracking", "to"),
+                f"{name} gets nothing, because the package {module} is not installed here: "
+                f"pip install 'hpcps[{extra}]'",
+            )
 
 
 def _time_passes(run: Run) -> Iterator[Problem]:

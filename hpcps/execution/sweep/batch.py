@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import directory_of
+from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
 from hpcps.launch.stop import stops_of
@@ -111,7 +112,7 @@ def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], N
         say("hpcps: stopping at the next checkpoint; a second signal stops at once")
 
     try:
-        with stops_of(on_stop) as stops:
+        with TrackingProcess() as tracking, stops_of(on_stop) as stops:
 
             def stopping() -> bool:
                 return bool(stops) or (batch.until is not None and time.monotonic() > batch.until)
@@ -120,7 +121,7 @@ def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], N
                 if stopping():
                     return _suspended(stops)
                 try:
-                    if not execute_point(point, batch.results, batch.arguments, stopping, trace=batch.trace):
+                    if not execute_point(point, batch.results, batch.arguments, stopping, tracking, trace=batch.trace):
                         return _suspended(stops)
                 except HpcpsError as error:
                     return Ending(ExitStatus.FAILED, f"run {point.run_id} ({point.label}): {error}", point.run_id)
@@ -139,6 +140,7 @@ def execute_point(
     results: Path,
     arguments: Sequence[str],
     stop: Callable[[], bool],
+    tracking: TrackingProcess,
     *,
     trace: bool = False,
     observer: Observer | None = None,
@@ -150,6 +152,7 @@ def execute_point(
         results: the folder of all results.
         arguments: the command line, for the provenance.
         stop: returns whether the run shall stop at its next checkpoint.
+        tracking: gives the records of the run to its trackers.
         trace: whether the roles write traces.
         observer: follows all roles.
 
@@ -172,7 +175,8 @@ def execute_point(
 
         observer = reporter = Reporter(run, point.label)
         reporter.resume(directory)
-    return run_in_process(run, directory, stop, trace=trace, observer=observer)
+    with tracking.of(run, directory):
+        return run_in_process(run, directory, stop, trace=trace, observer=observer)
 
 
 def _suspended(stops: Sequence[int]) -> Ending:

@@ -1,0 +1,78 @@
+"""Runs that a tracker follows: with TensorBoard, whose package every environment has."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from small_experiment import small_experiment
+from test_export import scalars
+
+from hpcps.execution import tracking
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.load import load_experiment
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
+TRACKING = '[tracking]\nto = ["tensorboard"]\n'
+
+
+def hpcps(folder, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcps", *map(str, words)], capture_output=True, text=True, timeout=300, cwd=folder
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def values(folder):
+    """Return the values of the only run by tag: (round, value) pairs."""
+    (run,) = folder.iterdir()
+    found = scalars(run)
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+@pytest.mark.parametrize("transport", ["inproc", "mpi"], ids=["one", "several"])
+def test_a_run_that_was_followed_is_as_if_it_was_exported(tmp_path, transport):
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    text = small_experiment("small", {"transport.kind": transport}, TRACKING)
+    (tmp_path / "small.toml").write_text(text)
+    assert hpcps(tmp_path, "run", "small.toml").stderr == ""
+    live = values(tmp_path / "results" / "small" / "export" / "tensorboard")
+    hpcps(tmp_path, "export", "small", "--to", "tensorboard", "-o", "out")
+    assert live == values(tmp_path / "out")
+    assert len(live["evaluation/accuracy"]) == 2
+    assert len(live["worker-1/loss"]) == len(live["worker-0/loss"]) > 2
+
+
+def test_a_tracker_that_fails_does_not_end_a_run(tmp_path):
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    (tmp_path / "small.toml").write_text(small_experiment("small", tables=TRACKING))
+    (tmp_path / "results" / "small" / "export").mkdir(parents=True)
+    (tmp_path / "results" / "small" / "export" / "tensorboard").touch()
+    done = hpcps(tmp_path, "run", "small.toml")
+    assert done.stderr.count("hpcps: warning: the tracker tensorboard failed: ") == 1
+    assert "`hpcps export --to tensorboard` writes them later" in done.stderr
+    (run,) = (tmp_path / "results" / "small" / "runs").iterdir()
+    assert RunDirectory(run).done
+
+
+def test_trackers_that_do_not_end_are_killed(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(tracking, "_END", 0.5)
+    (tmp_path / "small.toml").write_text(small_experiment("small", tables=TRACKING))
+    (point,) = load_experiment(tmp_path / "small.toml").points
+    with tracking.TrackingProcess() as followed, followed.of(point.run, RunDirectory(tmp_path / "runs" / "x")):
+        process = followed._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+    assert process.returncode == -signal.SIGKILL
+    assert "did not end within 0.5 s and were killed" in capfd.readouterr().err
+
+
+def test_a_tracker_is_no_part_of_a_run(tmp_path):
+    ids = set()
+    for tables in ("", TRACKING, '[tracking]\nto = ["mlflow", "wandb"]\n'):
+        (tmp_path / "small.toml").write_text(small_experiment("small", tables=tables))
+        ids |= {point.run_id for point in load_experiment(tmp_path / "small.toml").points}
+    assert len(ids) == 1
