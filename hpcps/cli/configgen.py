@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", metavar="CONF", type=Path, required=True, help="the configfile to write")
     names = f"{', '.join(active().of('launchers'))}, or that of a plugin"
     parser.add_argument("--dialect", metavar="NAME", help=f"the launcher: {names} (default: that of the mpirun here)")
+    parser.add_argument("--image", metavar="IMAGE", help="with --dialect kubernetes: the container image of the pods")
     add_site_arguments(parser)
     add_point_arguments(parser)
     parser.add_argument("--trace", action="store_true", help="trace every process, for `hpcps plot timeline`")
@@ -71,7 +72,7 @@ def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> 
         )
 
 
-def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: str | None = None) -> Site:
+def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: Launcher | None = None) -> Site:
     """Read the host file and find the launcher that the site arguments ask for.
 
     Processes that do not use MPI start on this machine without a launcher, unless the arguments name one. On the hosts
@@ -80,12 +81,11 @@ def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: 
     Args:
         args: the arguments that `add_site_arguments` added.
         transports: the transports of what is launched.
-        dialect: the name of the launcher to write for; None for the installed one.
+        dialect: the launcher to write for; None for the installed one.
     """
     hosts, options = _hosts_and_options(args)
     if dialect is not None:
-        launcher = find_launcher(dialect)
-        return Site(launcher, args.mpirun or _executable(launcher), hosts, args.hostfile, options)
+        return Site(dialect, args.mpirun or _executable(dialect), hosts, args.hostfile, options)
     own = Site(Plain(), Path(sys.executable), hosts, args.hostfile, options)
     mpi_needed = any("mpi" in transport.offers for transport in transports)
     here = hosts is None and args.mpirun is None
@@ -142,11 +142,15 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"the folder {args.output.parent} cannot be made: {error.strerror}") from error
+    if args.image is not None and args.dialect is None:
+        raise LaunchError("--image: it is for --dialect kubernetes")
+    dialect = None if args.dialect is None else find_launcher(args.dialect, args.image)
+    there = args.results if dialect is None or dialect.results_there is None else dialect.results_there
     launches = prepare(
         chosen,
-        args.results,
+        there,
         args.output,
-        site_of(args, [point.run.transport for point in chosen], args.dialect),
+        site_of(args, [point.run.transport for point in chosen], dialect),
         trace=args.trace,
         elsewhere="name another FILE for -o",
     )

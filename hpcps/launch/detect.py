@@ -82,8 +82,12 @@ def known_launchers() -> list[Launcher]:
     return [launcher() for launcher in active().of("launchers").usable().values()]
 
 
-def find_launcher(name: str) -> Launcher:
+def find_launcher(name: str, image: str | None = None) -> Launcher:
     """Return the launcher of this name.
+
+    Args:
+        name: its name.
+        image: the container image of its processes; None: that of the launcher, if it has one.
 
     Raises:
         LaunchError: no launcher has this name.
@@ -92,7 +96,9 @@ def find_launcher(name: str) -> Launcher:
     launchers = active().of("launchers")
     if name not in launchers:
         raise LaunchError(f"unknown dialect {name!r}: choose one of {', '.join(launchers)}")
-    launcher: Launcher = launchers[name]()
+    if image is not None and "image" not in launchers[name].model_fields:
+        raise LaunchError(f"--image: {name} starts no containers: leave it out, or give --dialect kubernetes")
+    launcher: Launcher = launchers[name](**({} if image is None else {"image": image}))
     return launcher
 
 

@@ -149,12 +149,17 @@ class Plan:
         settings: Mapping[str, Any] = run.get("survive", {})  # a plan of an earlier version has none
         return settings
 
+    @property
+    def text(self) -> str:
+        """The content of its file."""
+        body = self._body()
+        return json.dumps({"fingerprint": _fingerprint(body), **body}, indent=1)
+
     def write(self, path: Path) -> None:
         """Write the plan atomically: under its name, readers only ever find a complete file."""
-        body = self._body()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps({"fingerprint": _fingerprint(body), **body}, indent=1))
+            write_whole(path, self.text)
         except OSError as error:
             raise LaunchError(f"the plan cannot be written to {path}: {error.strerror}") from error
 

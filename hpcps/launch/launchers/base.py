@@ -61,6 +61,12 @@ class Launcher(Config, ABC):
     Only `launch_of` uses it.
     """
 
+    results_there: ClassVar[Path | None] = None
+    """The folder of all results where its processes are, if that is not the folder of this machine.
+
+    Only `cli/configgen.py` uses it.
+    """
+
     name: str
     """Its name in `--dialect` (`detect.find_launcher`) and in the messages of `detect` and the doctor."""
 
