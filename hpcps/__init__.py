@@ -1,9 +1,9 @@
 """hpcps: parameter-server training experiments on MPI clusters.
 
-A script or notebook imports what it needs from here: `load`, `check`, `search` and `run` for experiments, `results` for
-their records, `registry` for components by name, `rules` and `attacks` as functions on arrays, and `Learner` to train
-one worker. A name is imported at its first use, so `import hpcps` is fast and needs neither MPI nor a training
-framework.
+A script or notebook imports what it needs from here: `load`, `check`, `search`, `run` and `submit` for experiments,
+`results` for their records, `registry` for components by name, `rules` and `attacks` as functions on arrays, and
+`Learner` to train one worker. A name is imported at its first use, so `import hpcps` is fast and needs neither MPI nor
+a training framework.
 """
 
 from importlib import import_module
@@ -25,6 +25,7 @@ __all__ = [
     "RoundReport",
     "RunError",
     "SpecError",
+    "SubmittedRun",
     "UnknownComponentError",
     "attacks",
     "check",
@@ -34,6 +35,7 @@ __all__ = [
     "rules",
     "run",
     "search",
+    "submit",
     "summary",
 ]
 
@@ -52,12 +54,14 @@ if TYPE_CHECKING:
     )
     from hpcps.library.experiment import Experiment, check, load, run, search
     from hpcps.library.learner import Learner
+    from hpcps.library.submission import SubmittedRun, submit
     from hpcps.library.tables import results, summary
 else:
     _MODULES = {"attacks", "registry", "rules"}
     _HOMES = {
         **dict.fromkeys(("Callback", "Callbacks", "EvaluationReport", "RoundReport"), "hpcps.callbacks"),
         **dict.fromkeys(("Experiment", "check", "load", "run", "search"), "hpcps.library.experiment"),
+        **dict.fromkeys(("SubmittedRun", "submit"), "hpcps.library.submission"),
         **dict.fromkeys(("results", "summary"), "hpcps.library.tables"),
         "Learner": "hpcps.library.learner",
     }

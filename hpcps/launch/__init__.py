@@ -3,6 +3,7 @@
 - `prepare`: turns the points of an experiment into launches
 - `hostfile`: host files: machines, processes on each, GPUs of each
 - `batch`: batch systems: the job of this process, its hosts and walltime, and its successors
+- `executors`: submits commands as jobs of a batch system, and follows the jobs
 - `placement`: places roles on hosts
 - `plan`: the plan of a launch, which every rank reads
 - `launchers/`: one file for each launcher

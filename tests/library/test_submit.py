@@ -1,0 +1,101 @@
+"""Runs as jobs: of PBS, whose programs are stand-ins here, and as processes of this machine."""
+
+import os
+import time
+
+import pbs_stand_in
+import pytest
+from small import small
+
+import hpcps
+from hpcps.library.content import Content
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
+TWO = {"sweep": [{"validation.rule.kind": ["zeno", "average"]}]}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def file(**tables):
+        path = tmp_path / "small.toml"
+        path.write_text(Content.of(small(**tables)).text)
+        return path
+
+    return file
+
+
+@pytest.fixture
+def pbs(tmp_path, monkeypatch):
+    folder = tmp_path / "pbs"
+    folder.mkdir()
+    for name, value in pbs_stand_in.install(folder).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def test_processes_of_this_machine_one_after_another(file):
+    first, second = hpcps.submit(file(**TWO), set={"seed": 7})
+    assert (first.label, second.label) == ("zeno", "average")
+    assert first.state in ("pending", "running")
+    assert second.result(timeout=300).table(events=["evaluation"])["accuracy"].notna().all()
+    assert first.result(timeout=300).ids == (first.run_id,)
+    assert (first.state, second.state) == ("done", "done")
+    assert "1 run" in first.logs()
+    for again in hpcps.submit(file(**TWO), set={"seed": 7}):  # nothing is submitted
+        assert (again.state, again.job) == ("done", "")
+
+
+def test_a_run_that_fails_says_why(file):
+    (run,) = hpcps.submit(file(data={"name": "cifar10", "dir": "nowhere", "limit": 480, "test_limit": 60}))
+    with pytest.raises(hpcps.RunError, match=rf"run {run.run_id} .*of local: .*nowhere"):
+        run.result(timeout=300)
+    assert run.state == "failed"
+
+
+def test_a_limit_of_time_does_not_end_the_job(file):
+    (run,) = hpcps.submit(file(train={"epochs": 100000}))
+    with pytest.raises(TimeoutError, match=f"run {run.run_id} .* after 0.1 s"):
+        run.result(timeout=0.1)
+    run.cancel()
+    with pytest.raises(hpcps.RunError, match="it was cancelled"):
+        run.result(timeout=120)
+    assert run.state == "cancelled"
+
+
+def test_a_job_that_loses_its_hosts_is_submitted_again(pbs, file):
+    (pbs / "lose").touch()
+    (run,) = hpcps.submit(file(), executor="pbs")
+    assert run.job == "1.server"
+    run.result(timeout=300)
+    assert run.job == "2.server"
+    assert "1 run" in run.logs()
+
+
+def test_it_is_not_submitted_more_often_than_asked(pbs, file):
+    (pbs / "lose").touch()
+    (run,) = hpcps.submit(file(), executor="pbs", resubmissions=0)
+    with pytest.raises(hpcps.RunError, match=r"job 1.server of pbs: it ended before the run was done"):
+        run.result(timeout=60)
+
+
+def test_a_job_that_is_cancelled(pbs, file):
+    (run,) = hpcps.submit(file(train={"epochs": 100000}), executor="pbs", options=["-l", "select=1:ncpus=1"])
+    while "1 run" not in run.logs():
+        assert run.state == "running", run.logs()
+        time.sleep(0.1)
+    run.cancel()
+    assert run.state == "cancelled"
+
+
+def test_mistakes_are_plain_errors(pbs, file, tmp_path):
+    (pbs / "refuse").touch()
+    with pytest.raises(hpcps.LaunchError, match="pbs: the job was not submitted: qsub: Unknown queue"):
+        hpcps.submit(file(), executor="pbs")
+    with pytest.raises(hpcps.LaunchError, match="there is no 'sge': choose one of pbs, slurm, local"):
+        hpcps.submit(file(), executor="sge")
+    with pytest.raises(hpcps.LaunchError, match="expects an experiment file, which the jobs read; got a dict"):
+        hpcps.submit(small())
+    with pytest.raises(hpcps.LaunchError, match="executor local has none"):
+        hpcps.submit(file(), options=["-l", "select=1"])
