@@ -135,6 +135,14 @@ class SlurmCluster:
             time.sleep(0.1)
         return job
 
+    def wait_for_node(self, number: str, seconds: float = 60) -> str:
+        """Wait until a job of one node runs; return its node."""
+        deadline = time.monotonic() + seconds
+        while (job := self.job(number))["JobState"] != "RUNNING":
+            assert time.monotonic() < deadline, job
+            time.sleep(0.1)
+        return job["NodeList"]
+
     def _daemon(self, *command: str) -> None:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90)
         assert done.returncode == 0, done.stderr

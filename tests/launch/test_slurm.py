@@ -2,11 +2,13 @@
 
 import json
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from environments import ROOT, documented_job, interpreter
 from slurm_cluster import make_slurm
+from small_experiment import small_experiment
 from test_script_on_hosts import SCRIPT
 
 from hpcps.launch.detect import find_launcher
@@ -277,3 +279,38 @@ def test_a_rank_that_dies_in_the_start_of_mpi_under_srun_is_told_of_mpirun(docum
     text = documented(DIES, "--hostfile", "--mpirun srun --hostfile")
     assert "failed in phase start: the process exited with status 15 in MPI's start: srun loses" in text
     assert "(--mpirun mpirun, HPCPS_MPIRUN=mpirun)" in text
+
+
+SUBMITTED = """
+import sys, hpcps
+options = ["--nodes=1", "--cpus-per-task=1", "--no-requeue", "--time=10"]
+first, second = hpcps.submit("small.toml", executor="slurm", results="results", options=options)
+second.cancel()
+print(first.job, first.state, flush=True)
+sys.stdin.readline()
+print(first.result(timeout=200).ids == (first.run_id,), first.job, "1 run" in first.logs(), second.state)
+"""
+
+
+def test_a_run_that_loses_its_node_is_submitted_again(slurm, tmp_path):
+    """`hpcps.submit`, from the login host."""
+    sweep = "[[sweep]]\nseed = [1, 2]\n"
+    (tmp_path / "small.toml").write_text(small_experiment("small", {"train.epochs": 5}, sweep))
+    command = [*slurm.on("login"), str(interpreter("mpich")), "-c", SUBMITTED]
+    environment = {**slurm.environment, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        job, state = process.stdout.readline().split()
+        assert state in ("pending", "running")
+        node = slurm.wait_for_node(job)
+        slurm.say("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        try:
+            assert slurm.finish(job)["JobState"] == "NODE_FAIL"
+            done, last, logged, other = process.communicate("\n", timeout=300)[0].split()
+        finally:
+            slurm.try_to_say("scontrol", "update", f"NodeName={node}", "State=RESUME")  # it may have returned by itself
+    assert (done, logged, other) == ("True", "True", "cancelled")
+    assert last != job
