@@ -91,7 +91,7 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
 def test_batchnorm_goes_on_too(tmp_path):
     run = small(
         topology={"workers": 2},
-        model={"name": "cifar_resnet20_v1"},
+        model={"name": "cifar_resnet8_v1"},
         data={"name": "synthetic", "limit": 48, "test_limit": 10},
         train={"epochs": 2, "batch_size": 8, "local_steps": 1},
         validation={**ZENO, "batchnorm": "averaged"},

@@ -12,7 +12,7 @@ from hpcps.transport.inproc import Exchange
 ZENO = {"rule": {"kind": "zeno", "rho": -0.01}}
 AVERAGED = {
     "topology": {"workers": 2},
-    "model": {"name": "cifar_resnet20_v1"},
+    "model": {"name": "cifar_resnet8_v1"},
     "data": {"name": "synthetic", "limit": 96, "test_limit": 20},
     "train": {"epochs": 2, "batch_size": 8, "local_steps": 1},
     "validation": {"batchnorm": "averaged"},

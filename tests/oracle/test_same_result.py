@@ -151,7 +151,7 @@ def points():
     # With an evaluator, which gets the model and its statistics.
     yield "evaluator", spec("average", 3, 0, topology={"evaluators": 1})
     # With BatchNorm: its statistics travel too.
-    network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
+    network = {"model": {"name": "cifar_resnet8_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
     yield "resnet", spec("zeno", 2, 1, train={"epochs": 1, "first_step": "overwritten"}, **network, **averaged)
     evaluator = {"topology": {"evaluators": 1}, "train": {"epochs": 1}}

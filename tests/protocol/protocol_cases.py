@@ -35,7 +35,7 @@ ARTIFACT = {
     "validation.batchnorm": "validator",
 }
 RESNET = {
-    "model.name": "cifar_resnet20_v1",
+    "model.name": "cifar_resnet8_v1",
     "data": {"name": "synthetic", "limit": 48, "test_limit": 30},
     "topology.workers": 2,
     "train.batch_size": 4,

@@ -63,7 +63,7 @@ def test_a_network_with_batchnorm_has_the_same_numbers(tmp_path, mode, batchnorm
     for count in (0, 1):
         run = interrupted.small(
             topology={"workers": 2, "evaluators": count},
-            model={"name": "cifar_resnet20_v1"},
+            model={"name": "cifar_resnet8_v1"},
             data={"name": "synthetic", "limit": 24, "test_limit": 10},
             train={"mode": mode, "epochs": 2, "local_steps": 1, "batch_size": 8},
             validation={"batchnorm": batchnorm, "rule": {"kind": "average" if mode == "sync" else "naive_async"}},
