@@ -1,15 +1,23 @@
-"""`hpcps doctor`: prints what this machine offers, and which needs of an experiment it does not meet."""
+"""`hpcps doctor`: prints what this machine offers, which needs of a file it does not meet, and how hosts differ."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
+from hpcps.cli.hosts_table import hosts_table
+from hpcps.errors import LaunchError
+from hpcps.launch.batch import allocation
+from hpcps.launch.detect import TIMEOUT
 from hpcps.launch.dev_shm import Space
 from hpcps.launch.exit_status import ExitStatus
+from hpcps.launch.hostfile import Host, read_hostfile
 
 if TYPE_CHECKING:
     from hpcps.launch.doctor.diagnosis import Diagnosis
@@ -23,9 +31,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="show what this machine offers, and what a file needs",
         description="Examine this machine: MPI, GPUs, MPS, cores, shared memory, kernels, and the batch job. With an "
         f"experiment file, list its needs that are not met here; then the exit status is {ExitStatus.UNMET.value}. "
-        "What may hang or crash runs in a separate process with a deadline.",
+        "What may hang or crash runs in a separate process with a deadline. With --hostfile, compare hosts instead, "
+        "over ssh or the batch system: versions, clocks, the shared folder, memory, GPUs, and the network between each "
+        f"pair; if one differs or lacks something, the exit status is {ExitStatus.UNMET.value}.",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="an experiment file")
+    parser.add_argument(
+        "--hostfile",
+        metavar="HOSTS",
+        nargs="?",
+        const="",
+        help="compare the hosts of this host file; without HOSTS, those of the batch job",
+    )
     add_point_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_results_argument(parser)
@@ -38,6 +55,8 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.launch.doctor.needs import needs_of
     from hpcps.spec.load import load_experiment
 
+    if args.hostfile is not None:
+        return _compare(args)
     # A file with mistakes ends the command before the diagnosis, which takes some seconds.
     experiment = load_experiment(args.file, args.overrides, only=args.only) if args.file else None
     points = experiment.chosen if experiment else ()
@@ -53,6 +72,34 @@ def handle(args: argparse.Namespace) -> int:
         if needs:
             print("\n".join(["", *_needs_lines(args.file, needs)]))
     return ExitStatus.UNMET if needs and needs.unmet else ExitStatus.DONE
+
+
+def _compare(args: argparse.Namespace) -> int:
+    """Print the comparison of hosts; return 0, or `ExitStatus.UNMET` if something is wrong with one."""
+    from hpcps.launch.doctor.comparison import differences
+    from hpcps.launch.doctor.hosts import examine
+
+    if args.file or args.overrides or args.only:
+        raise LaunchError(
+            "--hostfile compares hosts, and FILE, --set and --only are about this machine: use two commands"
+        )
+    hosts = read_hostfile(Path(args.hostfile)) if args.hostfile else _hosts_of_job()
+    print(f"examining {len(hosts)} host{'s' * (len(hosts) != 1)} ...", file=sys.stderr, flush=True)
+    report = examine(hosts, args.results)
+    wrong = differences(report)
+    if args.json:
+        print(json.dumps(report.data() | {"problems": [asdict(each) for each in wrong]}, indent=1))
+    else:
+        print("\n".join(hosts_table(report, wrong)))
+    return ExitStatus.UNMET if wrong else ExitStatus.DONE
+
+
+def _hosts_of_job() -> tuple[Host, ...]:
+    job = allocation(TIMEOUT)
+    if not job.hosts:
+        why = job.problem or "this is no job"
+        raise LaunchError(f"--hostfile without a file takes the hosts of the batch job: {why}; name a host file")
+    return job.hosts
 
 
 def _lines(machine: Diagnosis) -> Iterator[str]:

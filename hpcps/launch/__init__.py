@@ -21,7 +21,8 @@
 - `local_rank`: a process and its entry in the plan: rank, GPU, NUMA node, and a check of its role and host
 - `ancestry`: which variables of a launcher a process inherits, and the task of an MPI launcher that it is
 - `detect`: detects the launcher on this machine
-- `doctor/`: the diagnosis of this machine
+- `remote`: the command with which an agent, such as ssh, starts a program on another host
+- `doctor/`: the diagnosis of this machine, and the comparison of hosts
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `processes`: the processes of this machine
 - `limits`: the cores, NUMA nodes and the open files that a process may use

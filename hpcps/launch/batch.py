@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ _PBS_JOB, _SLURM_JOB = "PBS_JOBID", "SLURM_JOB_ID"
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})")
 _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 _PREDECESSORS = "HPCPS_SUCCESSOR"
+
+CONTAINER = "HPCPS_CONTAINER"
+"""The variable with the folder of the scripts with which a job enters its container; `launcher/job.sh` writes them."""
 
 SITE_GPUS = "HPCPS_GPUS"
 """The variable in which a site names the GPUs of each host, such as `0,1`, where no batch system says how many."""
@@ -228,13 +232,35 @@ def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the program that starts commands on other hosts of a batch job for launchers that cannot, else None.
 
     The MPICH wheel does not support PBS, and compute nodes often refuse ssh; `pbs_tmrsh` starts commands through PBS.
+    In a job with a container, the command is executed in the container.
     """
+    if environment.get(CONTAINER):
+        return Path(__file__).parent / "container_agent.sh"
     if PBS_HOSTS not in environment:
         return None
     places = [Path(environment.get("PBS_EXEC", "/opt/pbs")) / "bin" / "pbs_tmrsh", shutil.which("pbs_tmrsh")]
     if not any(place and os.access(place, os.X_OK) for place in places):
         return None
     return Path(__file__).parent / "pbs_agent.sh"
+
+
+def interpreter(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the Python of the processes of a launch, on every host: that of the job's container, else this one.
+
+    In a container, it is a script of the job that enters the container first where a launcher starts it outside.
+    """
+    folder = environment.get(CONTAINER)
+    return Path(folder) / "python" if folder else Path(sys.executable)
+
+
+def host_agent(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the program that starts a command on another host: that of the batch job, else ssh.
+
+    In a job of Slurm, `srun` does, because nodes may refuse ssh; Slurm's own launchers need no agent.
+    """
+    if environment.get(_SLURM_JOB) and shutil.which("srun", path=environment.get("PATH")):
+        return Path(__file__).parent / "slurm_agent.sh"
+    return remote_agent(environment) or Path("ssh")
 
 
 def helper_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

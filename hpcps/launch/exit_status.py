@@ -33,7 +33,10 @@ class ExitStatus(IntEnum):
     REFUSED = 2, "a mistake in the request: an argument, the experiment file, a host file, missing data; nothing ran"
     NOTHING_LEFT = 3, "`configgen.py`: all points are done, so it wrote no configfile; `--all` includes these points"
     # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
-    UNMET = 69, "`doctor`: this machine does not meet all needs of the file"
+    UNMET = (
+        69,
+        "`doctor`: this machine does not meet all needs of the file, or something is wrong with a host of `--hostfile`",
+    )
     SUSPENDED = 75, "the run stopped at a checkpoint because its walltime was nearly over; run it again to go on"
     HUNG_UP = 128 + signal.SIGHUP, "stopped by the signal HUP; run it again to go on"
     INTERRUPTED = 128 + signal.SIGINT, "stopped by Ctrl-C (the signal INT); run it again to go on"

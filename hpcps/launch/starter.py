@@ -28,6 +28,7 @@ from types import FrameType, MappingProxyType
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.local_rank import INCARNATION, OWN_RANK, same_host
 from hpcps.launch.plan import Plan
+from hpcps.launch.remote import remote_command
 
 _TICK = 0.05
 _GRACE = 5.0
@@ -144,12 +145,8 @@ class Starter:
         return Started(planned, process, incarnation, time.monotonic(), hurry)
 
     def _start_on(self, host: str) -> subprocess.Popen[bytes]:
-        # There is no terminal for a password: if ssh needs one, it fails with a message.
-        options = ["-o", "BatchMode=yes"] if Path(self._agent).name == "ssh" else []
-        passed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
-        settings = ["env", *passed] if passed else []
         own = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host, *self._options]
-        return subprocess.Popen([self._agent, *options, host, *settings, *own], stdin=subprocess.PIPE, preexec_fn=_tie)
+        return subprocess.Popen(remote_command(self._agent, host, own), stdin=subprocess.PIPE, preexec_fn=_tie)
 
     def _left(self) -> bool:
         """Wait shortly and note the status of ended processes; return whether any process still runs."""

@@ -314,3 +314,14 @@ def test_a_run_that_loses_its_node_is_submitted_again(slurm, tmp_path):
             slurm.try_to_say("scontrol", "update", f"NodeName={node}", "State=RESUME")  # it may have returned by itself
     assert (done, logged, other) == ("True", "True", "cancelled")
     assert last != job
+
+
+def test_doctor_compares_the_nodes_of_a_job(slurm, submit, tmp_path):
+    """Through `srun`: nodes may refuse ssh."""
+    number = submit("command.sh", "--nodes=3", arguments="--json", HPCPS_COMMAND="doctor --hostfile")
+    job = slurm.finish(number)
+    assert job["ExitCode"] == "0:0", said(tmp_path)
+    text = said(tmp_path)
+    found = json.JSONDecoder().raw_decode(text[text.index("\n{") + 1 :])[0]
+    assert [each["facts"]["name"] for each in found["hosts"]] == slurm.names[:3]
+    assert (len(found["links"]), found["problems"]) == (6, [])
