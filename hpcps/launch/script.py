@@ -7,14 +7,13 @@ import os
 import re
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcps.errors import LaunchError
 from hpcps.inputs import printable
-from hpcps.launch.batch import helper_variables, remote_agent
+from hpcps.launch.batch import helper_variables, interpreter, remote_agent
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.limits import numa_nodes
 from hpcps.launch.placement import place
@@ -127,7 +126,7 @@ def prepare_script(
         plan_file=folder / "conf.plan.json",
         configfile=folder / "conf",
         mpirun=site.mpirun,
-        python=Path(sys.executable),
+        python=interpreter(),
         variables={
             **variables_of(int(threads) if threads.isdecimal() and int(threads) else 1, os.environ),
             **_queues(),

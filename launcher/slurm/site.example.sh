@@ -12,6 +12,7 @@ site_setup() {
   # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3
   # export HPCPS_MPIRUN=/path/to/mpirun              # default: beside that Python, else the first on PATH, else srun
   # export HPCPS_MPIRUN_OPTIONS="-iface ib0"         # further options for it; for srun such as --mpi=pmix
+  # export HPCPS_CONTAINER_OPTIONS="--bind /scratch" # with CONTAINER: options of `apptainer exec`
   # export HPCPS_DATA=/shared/datasets               # where `hpcps data` put the data
   # export HPCPS_GPUS=0,1,2,3                        # the GPUs of each node, if the batch system does not say
   # export HPCPS_RESULTS=/scratch/me/results         # default: results/ in the repository; every node has to see it

@@ -315,6 +315,35 @@ def test_what_stops_a_job_before_it_runs(start, tmp_path, variables, message):
     assert not (tmp_path / "spool" / "arguments").exists()
 
 
+@both
+def test_a_container_needs_its_program_and_an_image(start, tmp_path, batch):
+    done = start(batch, "command", HPCPS_COMMAND="doctor", CONTAINER="/nowhere.sif")
+    assert done.returncode == 2
+    assert "CONTAINER=/nowhere.sif needs apptainer or singularity on every host: load its module" in done.stderr
+    done = start(batch, "command", {"singularity": "exit 1"}, HPCPS_COMMAND="doctor", CONTAINER="/nowhere.sif")
+    assert done.returncode == 2
+    assert "there is no image CONTAINER=/nowhere.sif: build it with launcher/containers/hpcps.def" in done.stderr
+
+
+@both
+def test_the_python_of_a_job_is_that_of_its_image(start, tmp_path, batch):
+    """The imitation of apptainer notes how it is called, and executes the command."""
+    (tmp_path / "image.sif").write_text("")
+    engine = 'echo "$*" >>"$CALLED/engine"; shift 3; while [[ $1 == -* ]]; do shift 2; done; shift; exec "$@"'
+    results = f"{tmp_path}/results"
+    settings = {"HPCPS_RESULTS": results, "HPCPS_CONTAINER_OPTIONS": "--bind /scratch"}
+    image = str(tmp_path / "image.sif")
+    done = start(batch, "sync_tune_rho", {"apptainer": engine}, CONTAINER=image, **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    folder = f"{results}/containers/12{'.server' * (batch == 'pbs')}"
+    words = arguments(tmp_path)
+    assert words[words.index("--hostfile") + 1] == f"{folder}/hosts"
+    called = (tmp_path / "spool" / "engine").read_text().splitlines()[-1]
+    assert called.startswith(f"exec --bind {ROOT} --bind {results} --bind /scratch ")
+    assert f" {image} {tmp_path}/spool/bin/python -m hpcps run experiments/" in called
+    assert f"HPCPS_CONTAINER={folder}" in (tmp_path / "spool" / "environment").read_text().splitlines()
+
+
 QSUB = r"""printf '%s\n' "$@" >"$CALLED/qsub"; pwd >>"$CALLED/qsub"
 env | grep -E '^(HPCPS_SUCC|ONLY|ARGS)' | sort >>"$CALLED/qsub"
 echo 13.server"""
