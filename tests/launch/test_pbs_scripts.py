@@ -323,6 +323,13 @@ def test_a_container_needs_its_program_and_an_image(start, tmp_path, batch):
     done = start(batch, "command", {"singularity": "exit 1"}, HPCPS_COMMAND="doctor", CONTAINER="/nowhere.sif")
     assert done.returncode == 2
     assert "there is no image CONTAINER=/nowhere.sif: build it with launcher/containers/hpcps.def" in done.stderr
+    (tmp_path / "image.sif").write_text("")
+    image = str(tmp_path / "image.sif")
+    settings = {"HPCPS_COMMAND": "doctor", "CONTAINER": image, "HPCPS_RESULTS": f"{tmp_path}/results"}
+    done = start(batch, "command", {"apptainer": "echo FATAL: no loop device >&2; exit 255"}, **settings)
+    assert done.returncode == 2
+    assert "cannot run hpcps: FATAL: no loop device" in done.stderr
+    assert f"the image CONTAINER={image} needs {tmp_path}/spool/bin/python with the packages of hpcps" in done.stderr
 
 
 @both
