@@ -6,8 +6,9 @@ set -euo pipefail
 extras=${1:-torch,digits,kernels,pslite,report,mpich}
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# ssh starts processes on other hosts; hwloc and numactl are not needed: MPIs of PyPI bring theirs.
-apt-get install -y -qq --no-install-recommends ca-certificates openssh-client python3 python3-venv
+# ssh starts processes on other hosts, and its server lets them in where hosts are pods of Kubernetes. hwloc and numactl
+# are not needed: MPIs of PyPI bring theirs.
+apt-get install -y -qq --no-install-recommends ca-certificates openssh-client openssh-server python3 python3-venv
 rm -rf /var/lib/apt/lists/*
 cd /usr/src/hpcps
 PIP_NO_CACHE_DIR=1 ./setup.sh new /opt/hpcps "$extras"
