@@ -102,7 +102,11 @@ def launch(tmp_path, monkeypatch, capfd):
     return call
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+# Intel MPI has the launcher of MPICH, and its library reports to it in the same way.
+INTEL = pytest.param("intel", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi", INTEL])
 def test_a_launch_in_a_process_of_another_launch_reads_no_input_and_inherits_nothing(tmp_path, name):
     """A process of a launch under `mpirun`, torchrun or `hpcps launch` may start one of its own."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -241,7 +245,7 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, launch, mode, fir
     assert mode == "exit" or str(status.failures[0]) in done.stderr
 
 
-@pytest.mark.parametrize("name", ["mpich", "mpich42", "openmpi", "intel"])
+@pytest.mark.parametrize("name", ["mpich", "mpich42", "openmpi", INTEL])
 def test_a_script_may_start_mpi_before_it_joins_the_servers(launch, name):
     done = launch("--servers", "2", "imports", python=interpreter(name))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -257,7 +261,7 @@ def test_a_script_may_start_mpi_where_mpirun_starts_the_processes_of_another_tra
     assert done.stdout.count("done ") == 3, done.stdout
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", INTEL])
 def test_servers_end_if_all_scripts_end_without_joining_them(tmp_path, name):
     """They wait in the start of MPI, in which nothing can run."""
     python = interpreter(name)

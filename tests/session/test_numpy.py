@@ -23,7 +23,9 @@ else:
 bps.init()
 found = []
 for dtype in ("float16", "float32", "float64", "int8", "int64", "bool"):
-    for shape in ((), (0,), (7,), (5, 33), (300, 211), (1100, 1000)):
+    # The partitions of a large array depend on its bytes only.
+    large = [(1100, 1000)] if dtype in ("float32", "bool") else []
+    for shape in ((), (0,), (7,), (5, 33), (300, 211), *large):
         values = np.random.default_rng(bps.rank()).normal(size=shape) * 9
         array = given(np.asarray(values).astype(dtype))
         found.append(bps.push_pull(array, average=dtype.startswith("float"), name=f"{dtype} {shape}"))

@@ -172,8 +172,8 @@ def drawn_costs(draw, slowest):
 
 SEEDS = [
     *range(6),
-    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 18)),
-    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(18, 100)),
+    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 12)),
+    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 100)),
 ]
 
 
@@ -214,7 +214,11 @@ def test_random_failures(seed, tmp_path):
         assert not wrong, (worker, arrived, steps)
 
 
-QUORUM_SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 9))]
+QUORUM_SEEDS = [
+    *range(3),
+    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 6)),
+    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 9)),
+]
 
 
 @pytest.mark.sample(1)
