@@ -247,7 +247,10 @@ def _losses(run: Run) -> str:
     if run.train.mode == "sync":
         least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
         needed = f"; a round needs {least} workers, or waits"
-    return f"{lost} is replaced{needed}; any other lost process ends the run"
+    if not run.survive.validators:
+        return f"{lost} is replaced{needed}; any other lost process ends the run"
+    others = "others serve the workers of" if run.topology.validators > 1 else "all wait for the replacement of"
+    return f"{lost} is replaced{needed}; {others} a lost validator; any other lost process ends the run"
 
 
 def _sending(run: Run) -> str:

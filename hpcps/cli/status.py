@@ -136,9 +136,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
             notes.append(f"  {run.run_id}: {printable(text)}")
         for line in run.paused:
             name = f"{line.get('role')}-{line.get('index')}"
-            text = (
-                f"{name} waits for replacements: it has {line.get('workers')} workers, and needs {line.get('needed')}"
-            )
+            what = "validators" if "validators" in line else "workers"
+            text = f"{name} waits for replacements: it has {line.get(what)} {what}, and needs {line.get('needed')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
         if run.evaluator:
             notes.append(f"  {run.run_id}: {run.evaluator}")

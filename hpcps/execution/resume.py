@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from hpcps.errors import HpcpsError, text_of
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
@@ -38,8 +40,11 @@ class Resume:
         self._peers = tuple(peers)
         self._roster = roster = Roster.of(run)
         self._everyone = frozenset(map(str, roster.with_state()))
-        self._replaceable = frozenset(map(str, roster.replaceable())) if run.survive.workers else frozenset()
+        self._replaceable = frozenset(map(str, roster.replaceable(run)))
         self._coordinator = str(roster.coordinator)
+        # Validators that may be lost, and the steps of a round.
+        self._validators = roster.all_validators() if run.survive.validators else ()
+        self._steps = run.train.steps_per_round if self._validators else 0
         self.parts: dict[Peer, CheckpointPart] = {}
 
     def find(
@@ -86,18 +91,29 @@ class Resume:
             everything = self._checkpoints.record_of(position, str(peer))
             return CheckpointPart(State(), everything, self._checkpoints.read(position, self._coordinator).elapsed)
         if str(peer) in self._replaceable and not self._checkpoints.has(position, str(peer)):
-            return self._part_of_lost(position, peer)
-        return self._checkpoints.read(position, str(peer))
+            part = self._part_of_lost(position, peer)
+        else:
+            part = self._checkpoints.read(position, str(peer))
+        if peer not in self._validators:
+            return part
+        # It serves its own workers again, which others may have served.
+        there = (str(other) for other in self._validators if self._checkpoints.has(position, str(other)))
+        owed = {k: v for each in there for k, v in self._checkpoints.read(position, each).state.facts["quorum"].items()}
+        return replace(part, state=replace(part.state, facts={**part.state.facts, "quorum": owed}))
 
-    def _part_of_lost(self, position: int, worker: Peer) -> CheckpointPart:
-        """Return the part of a lost worker: it goes on where its combiner says."""
-        combiner, *_ = self._roster.combiners_of(worker.index)
+    def _part_of_lost(self, position: int, peer: Peer) -> CheckpointPart:
+        """Return the part of a lost process: a worker goes on where its combiner says, a validator in the round."""
+        combiner = SERVER_0 if self._validators else self._roster.combiners_of(peer.index)[0]
         part = self._checkpoints.read(position, str(combiner))
-        place = part.state.facts.get("positions", {}).get(str(worker))
-        steps = place["data"][0] if place else 0
-        lines = self._checkpoints.record_until(steps, str(worker))
-        state = State(facts={"round": position, "position": place})
-        return CheckpointPart(state, lines, part.elapsed, of_lost=True)
+        facts: dict[str, Any]
+        if peer.role == "validator":
+            known, steps = part.state.facts, position * self._steps
+            facts = {"round": position, "lost": known["evaluated"], "positions": known["positions"]}
+        else:
+            place = part.state.facts.get("positions", {}).get(str(peer))
+            steps, facts = place["data"][0] if place else 0, {"round": position, "position": place}
+        lines = self._checkpoints.record_until(steps, str(peer))
+        return CheckpointPart(State(facts=facts), lines, part.elapsed, of_lost=True)
 
 
 def lines_before(directory: RunDirectory, run: Run, worker: Peer, attempt: int) -> Prefix:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
+from hpcps.protocol.roster import ADVERSARY, EVALUATOR, SERVER_0, Roster
 from hpcps.roles.asynchronous.adversary import AsyncAdversary
 from hpcps.roles.asynchronous.server import AsyncServer
 from hpcps.roles.asynchronous.validator import AsyncValidator
@@ -12,7 +12,7 @@ from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.evaluation_job import TrainerEvaluations
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.roles.events import Role
-from hpcps.roles.replacement import ReplacementWorker
+from hpcps.roles.replacement import Replacement
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
 from hpcps.roles.sync.adversary import SyncAdversary
@@ -71,9 +71,12 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
     if incarnation:
-        worker = make_training_role(run, peer, trainer, resources)
-        assert isinstance(worker, (SyncWorker, AsyncWorker)), "a run survives the loss of no other roles"
-        return ReplacementWorker(worker, run, Roster.of(run).combiners_of(peer.index)[0], incarnation)
+        role, roster = make_training_role(run, peer, trainer, resources), Roster.of(run)
+        assert isinstance(role, (SyncWorker, AsyncWorker, SyncValidator)), "a run survives the loss of no other roles"
+        deciders = (SERVER_0,) if peer.role == "validator" else roster.possible_combiners_of(run, peer.index)
+        if deciders[0].role == "server":
+            deciders = (SERVER_0,)
+        return Replacement(role, run, deciders, incarnation)
     return make_training_role(run, peer, trainer, resources)
 
 

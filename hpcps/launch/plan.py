@@ -127,11 +127,12 @@ class Plan:
 
     @property
     def replaceable(self) -> frozenset[int]:
-        """The ranks that the launch may lose: those that `[survive]` names, without the one that evaluates."""
-        if not self.runs or self.script is not None or not self._survive.get("workers"):
+        """The ranks that the launch may lose: those that `[survive]` names, without a worker that evaluates."""
+        if not self.runs or self.script is not None:
             return frozenset()
-        evaluates = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
-        return frozenset(m.rank for m in self.world if m.role == "worker" and str(m) not in evaluates)
+        named = [role for role in ("worker", "validator") if self._survive.get(f"{role}s")]
+        spared = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
+        return frozenset(m.rank for m in self.world if m.role in named and str(m) not in spared)
 
     @property
     def leader(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hpcps.compression import Compressor
@@ -60,28 +61,51 @@ class Roster:
         """Every server, in shard order."""
         return tuple(Peer("server", s) for s in range(self.servers))
 
+    def all_workers(self) -> tuple[Peer, ...]:
+        """Every worker."""
+        return tuple(Peer("worker", k) for k in range(self.workers))
+
+    def all_validators(self) -> tuple[Peer, ...]:
+        """Every validator."""
+        return tuple(Peer("validator", v) for v in range(self.validators))
+
     def readers(self) -> tuple[Peer, ...]:
         """Every role that receives the model."""
-        workers = tuple(Peer("worker", k) for k in range(self.workers))
-        return workers + tuple(Peer("validator", v) for v in range(self.validators))
+        return self.all_workers() + self.all_validators()
 
     @property
     def coordinator(self) -> Peer:
         """The role that provides the initial weights, counts the epochs, and evaluates or has the evaluator do it."""
         return Peer("validator" if self.validators else "worker", 0)
 
-    def replaceable(self) -> tuple[Peer, ...]:
-        """The workers that a run may lose, if it survives that: all but the coordinator."""
-        return tuple(peer for peer in self.readers() if peer.role == "worker" and peer != self.coordinator)
+    def replaceable(self, run: Run) -> tuple[Peer, ...]:
+        """The roles that a run may lose: what `[survive]` names, without a worker that is the coordinator."""
+        named = [role for role in ("worker", "validator") if getattr(run.survive, f"{role}s")]
+        spared = self.coordinator if self.coordinator.role == "worker" else None
+        return tuple(peer for peer in self.readers() if peer.role in named and peer != spared)
+
+    def validator_of(self, worker: int, there: Collection[int]) -> int | None:
+        """Return the validator that combines a worker's update while only these validators are there; None if none is.
+
+        That is its own one, or else one of the others, among which the workers of lost validators are spread.
+        """
+        own, others = worker % self.validators, sorted(there)
+        if own in there or not others:
+            return own if own in there else None
+        return others[worker // self.validators % len(others)]
 
     def combiners_of(self, worker: int) -> tuple[Peer, ...]:
         """The roles that combine a worker's update."""
         return (Peer("validator", worker % self.validators),) if self.validators else self.all_servers()
 
+    def possible_combiners_of(self, run: Run, worker: int) -> tuple[Peer, ...]:
+        """The roles that combine a worker's update, also while other validators are lost."""
+        return self.all_validators() if run.survive.validators else self.combiners_of(worker)
+
     def share(self, combiner: Peer) -> tuple[Peer, ...]:
         """The workers whose updates a combiner receives, in worker order."""
         if combiner.role == "server":
-            return tuple(Peer("worker", k) for k in range(self.workers))
+            return self.all_workers()
         return tuple(Peer("worker", k) for k in range(combiner.index, self.workers, self.validators))
 
     def governed(self, run: Run) -> tuple[Peer, ...]:

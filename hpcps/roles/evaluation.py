@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from hpcps.numerics.layout import Allocate, Vector
-from hpcps.protocol.messages import Flag, Message, Peer, Statistics
+from hpcps.protocol.messages import EvaluationRecorded, Flag, Message, Peer, Statistics
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.evaluation_job import EvaluationJob, evaluating
 from hpcps.roles.evaluator import EvaluatorClient
-from hpcps.roles.events import AwaitBackground, Compute, Effect, Finish, SetDeadline
+from hpcps.roles.events import AwaitBackground, Compute, Effect, Finish, Send, SetDeadline
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Evaluation
 from hpcps.training.trainer import Trainer
@@ -108,6 +108,8 @@ class Evaluations:
         self._reestimate = batchnorm == "reestimated"
         remote = run.topology.evaluators and peer == roster.coordinator
         self.client = EvaluatorClient(peer, allocate) if remote else None
+        # Those that tell the replacement of a lost coordinator what is recorded.
+        self._told = roster.all_servers() if run.survive.validators else ()
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None
         self._then: Continuation | None = None
@@ -115,6 +117,8 @@ class Evaluations:
     def due(self, round: int) -> tuple[int, ...]:
         """Return the epochs to evaluate on the model with which a round or cycle of the coordinator begins."""
         if self._synchronous and isinstance(self._schedule, Schedule):
+            if self._told:  # a lost coordinator may have missed some
+                return tuple(range(self.last + 1, self._schedule.ended(round) + 1))
             return self._schedule.epochs_before(round)
         done = self._trainer.steps_done // self._trainer.steps_per_epoch
         if self._synchronous:
@@ -253,6 +257,8 @@ class Evaluations:
     def measured(self, job: EvaluationJob, evaluation: Evaluation) -> Iterator[Effect]:
         """Record an evaluation; go on with what was put off until its end."""
         yield from job.records(evaluation.fields(), finite=evaluation.finite)
+        for server in self._told:
+            yield Send(server, EvaluationRecorded(epoch=job.epochs[-1]))
         then, self._then = self._then, None
         if then is not None:
             yield from then()

@@ -59,7 +59,8 @@ class LocalSteps:
         if (policy := train.policy) is not None and peer in roster.governed(run):
             self.asks = QueriedSteps(peer, policy, self.task, after)
         if self._may_miss and train.abandon and peer != roster.coordinator:
-            self.asks = AbandonableSteps(roster.combiners_of(peer.index), train.steps_per_round, self.task, after)
+            sources = roster.possible_combiners_of(run, peer.index)
+            self.asks = AbandonableSteps(sources, train.steps_per_round, self.task, after)
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self._overrun = 0

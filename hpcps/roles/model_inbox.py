@@ -25,6 +25,7 @@ class ModelInbox:
         epoch: the epochs that are over, if its messages say so; else 0. See `ModelPartition` and `ModelReply`.
         progress: the epochs so far, such as 3.4, with a policy of local steps; else 0.
         round: the round or request of the model.
+        validators: those that get the model, if its messages say it; see `ModelPartition`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ModelInbox:
         self.flags = Flag.NONE
         self.version = self.position = self.round = self.epoch = 0
         self.progress = 0.0
+        self.validators: tuple[int, ...] | None = None
         self._misses_rounds = misses_rounds
 
     @property
@@ -127,6 +129,8 @@ class ModelInbox:
         self.epoch = self.epoch if model.epoch is None else model.epoch
         if isinstance(model, ModelPartition) and model.progress is not None:
             self.progress = model.progress
+        if isinstance(model, ModelPartition) and model.validators is not None:
+            self.validators = model.validators
         self.round, (self.position, self.version) = of, place
         self._came[shard] += 1
 

@@ -1,16 +1,15 @@
-"""How a combiner replaces a lost worker, and how the replacement begins."""
+"""How a combiner replaces a lost worker or validator, and how the replacement begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from hpcps.numerics.state import Position, State
 from hpcps.protocol.messages import Flag, ModelPartition, ModelReply, Peer, TakePart
 from hpcps.protocol.received import Lost, Received, Replaced
-from hpcps.roles.asynchronous.worker import AsyncWorker
 from hpcps.roles.events import Effect, Event, Record, Send, SetDeadline, Start
 from hpcps.roles.messaging_role import MessagingRole
-from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
 
 
@@ -35,51 +34,85 @@ class Positions:
         """Return the position of a worker after its last answer that entered the model; None if none did."""
         return self._counted.get(peer)
 
+    @property
+    def counted(self) -> dict[str, Position]:
+        """The positions by the names of the workers."""
+        return {str(peer): position for peer, position in self._counted.items()}
+
+    def learn(self, positions: Mapping[str, Position]) -> None:
+        """Take the positions that another combiner knows."""
+        self._counted |= {Peer.parse(name): position for name, position in positions.items()}
+
     def state(self) -> State:
         """Return the positions, for a checkpoint."""
-        return State(facts={str(peer): position for peer, position in self._counted.items()})
+        return State(facts=self.counted)
 
     def restore(self, state: State) -> None:
         """Restore the positions."""
-        self._counted = {Peer.parse(name): position for name, position in state.facts.items()}
+        self._counted.clear()
+        self.learn(state.facts)
 
 
 def record_loss(lost: Lost, **fields: object) -> Record:
-    """Return what a combiner records when it goes on without a worker."""
+    """Return what a combiner records when it goes on without a process."""
     ago = round(lost.arrived - lost.since, 6)
     return Record("lost", {"process": str(lost.peer), "cause": lost.cause, **fields, "ago": ago})
 
 
-def admit(replaced: Replaced, first: int, position: Position | None) -> Iterator[Effect]:
+def admit(replaced: Replaced, first: int, position: Position | None, evaluated: int = 0) -> Iterator[Effect]:
     """Have a replacement take part.
 
     Args:
         replaced: the replacement.
         first: `TakePart.round`.
         position: that of the lost worker.
+        evaluated: `TakePart.evaluated`.
     """
     yield Record("replaced", {"process": str(replaced.peer), "first": first})
-    yield Send(replaced.peer, TakePart(round=first, incarnation=replaced.incarnation, position=position))
+    yield take_part(replaced.peer, replaced.incarnation, first, position, evaluated)
 
 
-class ReplacementWorker(MessagingRole):
-    """Waits until a combiner says where it begins, and keeps what comes before; then it is a worker like any other.
+def take_part(peer: Peer, incarnation: int, first: int, position: Position | None, evaluated: int = 0) -> Send:
+    """Return the message by which a replacement takes part."""
+    return Send(peer, TakePart(round=first, incarnation=incarnation, position=position, evaluated=evaluated))
+
+
+class ReplaceableRole(Protocol):
+    """What a replacement needs of the role that it will be; see `TrainingRole`."""
+
+    peer: Peer
+    device: str
+
+    @property
+    def round(self) -> int:
+        """The round or cycle."""
+
+    def take_place(self, part: TakePart) -> None:
+        """Begin in the place of a lost process."""
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+
+
+class Replacement(MessagingRole):
+    """Waits until a combiner says where it begins, and keeps what comes before; then it is a role like any other.
 
     Messages have the name of a role, so some that come were for a predecessor.
     """
 
-    def __init__(self, worker: SyncWorker | AsyncWorker, run: Run, combiner: Peer, incarnation: int) -> None:
+    def __init__(self, role: ReplaceableRole, run: Run, deciders: tuple[Peer, ...], incarnation: int) -> None:
         """Prepare the replacement that has this number.
 
         Args:
-            worker: the worker that it will be.
+            role: the worker or validator that it will be.
             run: the run.
-            combiner: the role that says where it begins.
+            deciders: the roles one of which says where it begins; that of a worker may be lost, too, and then another
+                one says so.
             incarnation: the number.
         """
-        super().__init__(worker.peer, run)
-        self.device = worker.device
-        self._worker, self._combiner, self._incarnation = worker, combiner, incarnation
+        super().__init__(role.peer, run)
+        self.device = role.device
+        self._role, self._deciders, self._incarnation = role, deciders, incarnation
         self._early: list[Event] = []
         self._first: int | None = None
         self._has_model = False
@@ -87,7 +120,7 @@ class ReplacementWorker(MessagingRole):
     @property
     def round(self) -> int:
         """The round or cycle; 0 before the first model: nobody waits for the replacement."""
-        return self._worker.round if self._has_model else 0
+        return self._role.round if self._has_model else 0
 
     def restore(self, state: State) -> None:
         """It begins where its predecessor was, and resumes from no checkpoint."""
@@ -95,22 +128,25 @@ class ReplacementWorker(MessagingRole):
 
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
+            case Received(source, TakePart() as part) if source in self._deciders:
+                if part.incarnation == self._incarnation and self._first is None:
+                    yield from self._begin(part)
             case _ if self._first is not None:
                 yield from self._take(event, self._first)
             case Start():
-                yield SetDeadline((self._combiner,))
-            case Received(source, TakePart() as message) if source == self._combiner:
-                if message.incarnation == self._incarnation:
-                    self._first = message.round
-                    self._worker.take_place(message.round, message.position)
-                    early, self._early = self._early, []
-                    for each in (Start(), *early):
-                        yield from self._take(each, message.round)
+                yield SetDeadline(self._deciders)
             case _:
                 self._early.append(event)
 
+    def _begin(self, part: TakePart) -> Iterator[Effect]:
+        self._first = part.round
+        self._role.take_place(part)
+        early, self._early = self._early, []
+        for each in (Start(), *early):
+            yield from self._take(each, part.round)
+
     def _take(self, event: Event, first: int) -> Iterator[Effect]:
-        """Take an event as the worker, without the models that were for a predecessor."""
+        """Take an event as the role, without the models that were for a predecessor."""
         match event:
             case Received(_, ModelPartition() as model) if model.round < first:
                 return
@@ -118,4 +154,4 @@ class ReplacementWorker(MessagingRole):
                 return
             case Received(_, ModelPartition() | ModelReply()):
                 self._has_model = True
-        yield from self._worker.handle(event)
+        yield from self._role.handle(event)

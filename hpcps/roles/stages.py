@@ -36,7 +36,7 @@ class Stage(Enum):
     SUSPENDING = auto()
     """A server writes its part of the checkpoint at which the run stops; then it ends."""
     STOPPING = auto()
-    """The coordinator has said that the run is over, and waits for the last model."""
+    """The coordinator has said that the run is over, and waits for the last model; or a server, for its evaluation."""
     FINISHED = auto()
     """It has nothing left to do."""
 
@@ -64,6 +64,7 @@ class Trigger(Enum):
     SUSPENSION_DUE = "the checkpoint is the one at which the run stops"
     CHECKPOINT_WRITTEN = "the part of the checkpoint is written"
     ROUNDS_OVER = "all rounds or cycles are done"
+    EVALUATION_DUE = "all rounds are done, and a coordinator that may be lost evaluates the last model"
     RUN_OVER = "the last model is there, and this role does not need it"
     SUSPENDED = "its part of the checkpoint at which the run stops is written"
 
@@ -159,6 +160,10 @@ SYNC_SERVER = _table(
     (_S.GATHERING, _T.ROUNDS_OVER, _S.FINISHED, "records the round, saves its shard, ends"),
     (_S.CHECKPOINTING, _T.ROUND_BEGINS, _S.GATHERING, "sends the model"),
     (_S.CHECKPOINTING, _T.ROUNDS_OVER, _S.FINISHED, "sends the model, saves its shard, ends"),
+    (_S.STARTING, _T.EVALUATION_DUE, _S.STOPPING, "sends the model"),
+    (_S.GATHERING, _T.EVALUATION_DUE, _S.STOPPING, "records the round"),
+    (_S.CHECKPOINTING, _T.EVALUATION_DUE, _S.STOPPING, "sends the model"),
+    (_S.STOPPING, _T.ROUNDS_OVER, _S.FINISHED, "saves its shard, ends, once the evaluation is recorded"),
 )  # fmt: skip
 ASYNC_WORKER = _table(
     *_TRAINED, _PACKS,

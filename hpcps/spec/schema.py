@@ -239,6 +239,11 @@ class Survive(Config):
         description="The run goes on without a worker that is lost, until its replacement takes part. "
         "The update of a worker is one message then, whatever `transport.partition` says.",
     )
+    validators: bool = Field(
+        False,
+        description="With `workers`: the run goes on without a validator that is lost. The others serve its workers "
+        "until its replacement does; if there are none, its workers wait for it.",
+    )
     min_workers: PositiveInt | None = Field(
         None,
         le=MOST_ROLES,

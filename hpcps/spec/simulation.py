@@ -11,7 +11,7 @@ from hpcps.spec.heterogeneity import AnyDelay, NoDelay
 
 Seconds = Annotated[float, Field(ge=0, le=DAY)]
 Place = Annotated[str, Field(pattern=r"^(worker|validator|server|evaluator)-(0|[1-9][0-9]*)$")]
-Fallible = Annotated[str, Field(pattern=r"^worker(-(0|[1-9][0-9]*))?$")]
+Fallible = Annotated[str, Field(pattern=r"^(worker|validator)(-(0|[1-9][0-9]*))?$")]
 Hosts = tuple[Annotated[tuple[Place, ...], Field(strict=False)], ...]
 
 
@@ -103,8 +103,8 @@ class ProcessFailure(Config):
 
     process: Fallible = Field(
         "worker",
-        description="The process, such as `worker-3`; `worker`: every worker, each with times of its own; "
-        "without validators not worker 0, which evaluates.",
+        description="The process, such as `worker-3` or `validator-0`; `worker`: every worker, each with times of its "
+        "own; without validators not worker 0, which evaluates; `validator`: every validator, in the same way.",
     )
     at: Annotated[tuple[Seconds, ...], Field(strict=False, max_length=10_000)] = Field(
         (), description="When it fails, in seconds of the simulation."

@@ -16,8 +16,9 @@ from hpcps.protocol.received import Lost, Malformed, Operation, Reduced, Replace
 from hpcps.spec.transport import Transport
 from hpcps.transport.base import Arrived, CollectiveTransport, Traffic
 
-Packet = tuple[Peer, bytes, bytes | None] | Reduced | Lost | Replaced
-"""Sender, header and payload of a message; the end of a reduction; or what became of another process."""
+Packet = tuple[Peer, int, bytes, bytes | None] | Reduced | Lost | Replaced
+"""Sender, the number of its process, header and payload of a message; the end of a reduction; or what became of another
+process."""
 Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
 
 
@@ -59,12 +60,13 @@ class Exchange:
 
         A replacement gets nothing that was sent before, and what its predecessor has sent does not arrive any more.
         """
-        skipped = {}
+        skipped, number = {}, 0
         if owner in self._ends:
             self._ends[owner].replaced = True
-            skipped = {source: end.sent_to[owner] for source, end in self._ends.items()}
+            skipped = {(source, end.number): end.sent_to[owner] for source, end in self._ends.items()}
+            number = self._ends[owner].number + 1
         self._boxes[owner] = deque()
-        end = InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale, skipped)
+        end = InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale, skipped, number)
         self._ends[owner] = end
         return end
 
@@ -74,6 +76,7 @@ class InprocTransport(CollectiveTransport):
 
     Attributes:
         sent_to: the number of messages to each role.
+        number: the number of processes that had the role before this one.
         replaced: whether another process has taken the place of this one.
     """
 
@@ -84,7 +87,8 @@ class InprocTransport(CollectiveTransport):
         reduced: dict[Peer, NDArray[Any]],
         carry: Carry,
         scale: float,
-        skipped: dict[Peer, int],
+        skipped: dict[tuple[Peer, int], int],
+        number: int,
     ) -> None:
         """Create the end of a role.
 
@@ -94,8 +98,9 @@ class InprocTransport(CollectiveTransport):
             reduced: the arrays of the reduction under way.
             carry: see `Exchange`.
             scale: see `Exchange`.
-            skipped: the number of messages of each role that went to predecessors of this process, if it is a
-                replacement; the first message of each states it.
+            skipped: the number of messages of each process, a role and a number, that went to predecessors of this
+                process, if it is a replacement; the first message of each states it.
+            number: the number of processes that had this role before.
         """
         self._owner = owner
         self._boxes = boxes
@@ -104,6 +109,7 @@ class InprocTransport(CollectiveTransport):
         self._joined: Sequence[Peer] = ()
         self._carry = carry
         self._skipped = skipped
+        self.number = number
         self.sent_to: Counter[Peer] = Counter()
         self.replaced = False
         self.traffic = Traffic(scale=scale)
@@ -112,7 +118,9 @@ class InprocTransport(CollectiveTransport):
         header = envelope.header
         payload = payload_of(envelope)
         size = self.traffic.size(header, envelope.payload_bytes)
-        self._carry(self._owner, to, size, partial(self._arrive, self._boxes[to], (self._owner, header, payload)))
+        self._carry(
+            self._owner, to, size, partial(self._arrive, self._boxes[to], (self._owner, self.number, header, payload))
+        )
         self.sent_to[to] += 1
         self.traffic.sent += size
 
@@ -144,9 +152,9 @@ class InprocTransport(CollectiveTransport):
             return packet
         if isinstance(packet, (Lost, Replaced)):
             return packet
-        source, header, payload = packet
+        source, number, header, payload = packet
         self.traffic.received += self.traffic.size(header, len(payload) if payload else 0)
-        return delivered(source, header, payload, self._skipped.pop(source, None))
+        return delivered(source, header, payload, self._skipped.pop((source, number), None))
 
 
 def payload_of(envelope: Envelope) -> bytes | None:

@@ -56,7 +56,7 @@ class Combiner:
         yield from self.collector.note_member(event, self.round, lambda round: round >= 9)
 
     def close(self):
-        yield from self.collector.close(self.round, everyone=False)
+        yield from self.collector.close(self.round, Flag.NONE)
 
     def combine(self):
         assert self.collector.ready, "the round is not closed, or its updates are not there"

@@ -16,6 +16,10 @@ Member = tuple[Peer, int]
 """A process: its role, and the number of the replacement that it is; 0 if it is none."""
 
 
+_First = tuple[int, int]
+"""A message of a role: the number of its process, and how many messages of this process came before."""
+
+
 class _Letter(NamedTuple):
     """A message on its way.
 
@@ -34,21 +38,22 @@ class Mail:
     """Delivers each message to the process that got it in the run: one that was lost, or a replacement of it."""
 
     def __init__(
-        self, everyone: Iterable[Peer], skipped: Mapping[Member, Mapping[Peer, int]], scale: float = 1.0
+        self, everyone: Iterable[Peer], skipped: Mapping[Member, Mapping[Peer, _First]], scale: float = 1.0
     ) -> None:
         """Take what the records say of replacements.
 
         Args:
             everyone: the roles.
-            skipped: for each process that has a record, the number of messages of each sender that went to its
-                predecessors, as far as the record says it; see also `begin`.
+            skipped: for each process that has a record, which message of each sender is its first one, as far as the
+                record says it; see also `begin`.
             scale: a factor on the bytes of payloads, to simulate a larger model.
         """
         self.boxes: dict[Member, deque[_Letter]] = {member: deque() for member in skipped}
         self._scale = scale
-        self._sent: Counter[tuple[Peer, Peer]] = Counter()
+        self._sent: Counter[tuple[Member, Peer]] = Counter()
+        self._present: Counter[Peer] = Counter()
         # The first message of each sender to each replacement.
-        self._firsts: dict[Peer, dict[int, dict[Peer, int]]] = {peer: {} for peer in everyone}
+        self._firsts: dict[Peer, dict[int, dict[Peer, _First]]] = {peer: {} for peer in everyone}
         for (peer, incarnation), counts in skipped.items():
             self._firsts[peer][incarnation] = dict(counts)
 
@@ -59,9 +64,11 @@ class Mail:
     def begin(self, member: Member, senders: Iterable[Peer]) -> None:
         """Deliver to a replacement what these roles send from now on, unless the records say from when on."""
         peer, incarnation = member
+        self._present[peer] = incarnation
         firsts = self._firsts[peer].setdefault(incarnation, {})
         for sender in senders:
-            firsts.setdefault(sender, self._sent[sender, peer])
+            number = self._present[sender]
+            firsts.setdefault(sender, (number, self._sent[(sender, number), peer]))
 
     def end(self, member: Member) -> None:
         """Deliver nothing more to a process, which nobody expects anything of."""
@@ -69,9 +76,9 @@ class Mail:
 
     def carry(self, letter: _Letter, to: Peer) -> None:
         """Deliver a message; one to a process that recorded nothing is dropped."""
-        source = letter.sender[0]
-        number = self._sent[source, to]
-        self._sent[source, to] += 1
+        source, incarnation = letter.sender
+        number = incarnation, self._sent[letter.sender, to]
+        self._sent[letter.sender, to] += 1
         later = (n for n, firsts in self._firsts[to].items() if source in firsts and firsts[source] <= number)
         if (box := self.boxes.get((to, max(later, default=0)))) is not None:
             box.append(letter)

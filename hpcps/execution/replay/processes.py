@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.execution.account import SKIPPED
+from hpcps.execution.account import REPLACED, SKIPPED
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver, ReplayedEvaluations
 from hpcps.execution.replay.mail import Mail, Member
 from hpcps.execution.resume import Resume, restore_role
@@ -61,10 +61,11 @@ class Processes:
         self._mail = Mail(roster.everyone(), skipped, scale)
         self._drivers: dict[Member, ReplayDriver] = {}
         self._snapshots: dict[Peer, dict[int, str]] = {peer: {} for peer in roster.everyone()}
-        self._killable = frozenset(roster.replaceable() if run.survive.workers else ())
+        self._killable = frozenset(roster.replaceable(run))
         self._records = ExitStack()
         # The replacement of a worker (second) whose messages a role (first) takes.
         self._known: Counter[tuple[Peer, Peer]] = Counter()
+        self._begun: set[Member] = set()
 
     def execute(self, started: Callable[[Sequence[Start]], None]) -> None:
         """Start the processes that began the attempt, and give all processes their events until none has one.
@@ -139,22 +140,36 @@ class Processes:
         Returns:
             Whether its predecessors have written all lines of their records, so that it can be told of it now.
         """
-        combiners = self._roster.combiners_of(peer.index)
-        if told == combiners[0]:
+        deciders, receivers = self._deciders(peer), self._receivers(peer)
+        if told in deciders and (peer, incarnation) not in self._begun:
             before = [each for (of, number), each in self.attempts.items() if of == peer and number < incarnation]
             if any(each.left or each.expected for each in before):
                 return False
             for each in before:
                 each.lost = True
+            self._begun.add((peer, incarnation))
             self._mail.begin((peer, incarnation), self._roster.everyone())
             if (peer, incarnation) in self.attempts:  # else it was killed before its first line, and sent nothing
                 self._start((peer, incarnation))
         self._known[told, peer] = incarnation
-        taken = min(self._known[receiver, peer] for receiver in {*combiners, SERVER_0})
+        taken = min(self._known[receiver, peer] for receiver in receivers)
         for member in [member for member in self._drivers if member[0] == peer and member[1] < taken]:
             self._drivers.pop(member).kill()
             self._mail.end(member)
         return True
+
+    def _deciders(self, peer: Peer) -> tuple[Peer, ...]:
+        """Return the roles that have a replacement take part."""
+        if peer.role == "validator":
+            return (SERVER_0,)
+        combiners = self._roster.possible_combiners_of(self._run, peer.index)
+        return combiners if combiners[0].role == "validator" else (SERVER_0,)
+
+    def _receivers(self, peer: Peer) -> tuple[Peer, ...]:
+        """Return the roles that take the messages of a process, and are told that it has a replacement."""
+        if peer.role == "validator":
+            return (*self._roster.all_servers(), *self._roster.all_workers())
+        return (*self._roster.possible_combiners_of(self._run, peer.index), SERVER_0)
 
     # What came of it
 
@@ -181,9 +196,16 @@ class Processes:
             raise DifferenceError(attempt.stopped_at, f"the record has {expected}, which does not come in the replay")
 
 
-def _skipped(attempt: Attempt) -> Iterator[tuple[Peer, int]]:
-    """Yield how many messages of each sender went to the predecessors of a process, as its record says."""
+def _skipped(attempt: Attempt) -> Iterator[tuple[Peer, tuple[int, int]]]:
+    """Yield, as the record of a process says, the first message of each sender that did not go to its predecessors.
+
+    That is a number of the sender's process, and how many messages of this one went to them.
+    """
+    incarnations: Counter[str] = Counter()
     for name in attempt.order:
+        if name.startswith(REPLACED):
+            process, _, number = name.removeprefix(REPLACED).partition(" ")
+            incarnations[process] = int(number)
         if name.startswith(SKIPPED):
             process, _, number = name.removeprefix(SKIPPED).partition(" ")
-            yield Peer.parse(process), int(number)
+            yield Peer.parse(process), (incarnations[process], int(number))

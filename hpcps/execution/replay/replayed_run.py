@@ -178,7 +178,7 @@ def _check(directory: RunDirectory, run: Run) -> None:
 def _needed(run: Run) -> frozenset[Peer]:
     """Return the roles that the run cannot lose; others may be killed before their first line."""
     roster = Roster.of(run)
-    return frozenset(roster.everyone()).difference(roster.replaceable() if run.survive.workers else ())
+    return frozenset(roster.everyone()).difference(roster.replaceable(run))
 
 
 def _names(run: Run) -> Callable[[str], bool]:

@@ -97,22 +97,22 @@ class Simulation:
                 return False
             self._processes[peer].kill()
             drivers.pop(peer).kill()
+            self._backgrounds[peer] = SimulatedBackground(self.clock)
             return True
 
         def tell(to: Peer, event: Lost | Replaced) -> None:
-            if not drivers[to].finished:
+            if to in drivers and not drivers[to].finished:
                 self.exchange.tell(to, event)
                 self._processes[to].notice()
 
         def start(peer: Peer, incarnation: int) -> bool:
-            if drivers[roster.combiners_of(peer.index)[0]].finished:
+            if not failures.needs(peer, drivers):
                 return False
             drivers[peer] = replacement(peer, incarnation)
             self._processes[peer] = self._process(drivers[peer], guard)
             self._processes[peer].start()
             return True
 
-        roster = Roster.of(self._run)
         for driver in drivers.values():
             self._processes[driver.peer] = self._process(driver, guard)
         for process in self._processes.values():

@@ -15,6 +15,8 @@ from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation, ProcessFailure
 
+_CAUSE = "a failure of the simulation"
+
 
 class Failures:
     """Kills processes at the times of the experiment, tells the others, and starts replacements.
@@ -44,6 +46,8 @@ class Failures:
         self._replacements: Counter[Peer] = Counter()
         self._clock, self._kill, self._tell, self._start = clock, kill, tell, start
         self._roster = roster = Roster.of(run)
+        self._replaceable = roster.replaceable(run)
+        self._survives_validators = run.survive.validators
         machine = run.simulation
         failures = () if isinstance(machine, NoSimulation) else machine.failures
         self.any = bool(failures)
@@ -54,7 +58,18 @@ class Failures:
                 if failure.every is not None:
                     stream = generator(run.seed, peer.role, peer.index, f"failures {number}")
                     self._schedule(peer, failure, partial(stream.exponential, failure.every))
-        self._told = [SERVER_0, *(Peer("validator", v) for v in range(roster.validators))]
+        self._deciders = (SERVER_0, *roster.all_validators())
+        # When others have noticed the loss of a process.
+        self._noticed: dict[Peer, float] = {}
+
+    def needs(self, peer: Peer, drivers: Mapping[Peer, RoleDriver]) -> bool:
+        """Return whether the replacement of a process may take part: one of those that may say so goes on."""
+        validators = peer.role == "worker" and self._survives_validators
+        deciders = self._roster.all_validators() if validators else (self._decider(peer),)
+        return any(decider not in drivers or not drivers[decider].finished for decider in deciders)
+
+    def _decider(self, peer: Peer) -> Peer:
+        return SERVER_0 if peer.role == "validator" else self._roster.combiners_of(peer.index)[0]
 
     def over(self, drivers: Mapping[Peer, RoleDriver]) -> bool:
         """Return whether all processes are done, but for replacements that came too late for the last model."""
@@ -71,7 +86,7 @@ class Failures:
         return bool(self._replacements[driver.peer]) and not driver.round
 
     def _concerned(self, failure: ProcessFailure) -> Iterator[Peer]:
-        return (peer for peer in self._roster.replaceable() if failure.process in ("worker", str(peer)))
+        return (peer for peer in self._replaceable if failure.process in (peer.role, str(peer)))
 
     def _schedule(self, peer: Peer, failure: ProcessFailure, draw: Callable[[], float]) -> None:
         again = partial(self._schedule, peer, failure, draw)
@@ -85,8 +100,9 @@ class Failures:
             self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, self._clock(), again))
 
     def _notice(self, peer: Peer, failure: ProcessFailure, since: float, again: Callable[[], None]) -> None:
-        for to in self._told:
-            self._tell(to, Lost(peer, "a failure of the simulation", since))
+        self._noticed[peer] = since
+        for to in self._deciders if peer.role == "worker" else (SERVER_0,):
+            self._tell(to, Lost(peer, _CAUSE, since))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
     def _replace(self, peer: Peer, again: Callable[[], None]) -> None:
@@ -94,6 +110,19 @@ class Failures:
         if self._start(peer, number):
             self._replacements[peer] = number
             self._lost.discard(peer)
-            for to in (*self._told, *self._roster.all_servers()[1:]):
+            del self._noticed[peer]
+            self._catch_up(peer)
+            servers, validators = self._roster.all_servers(), self._roster.all_validators()
+            others = validators if peer.role == "worker" else self._roster.all_workers()
+            for to in (SERVER_0, *others, *servers[1:]):
                 self._tell(to, Replaced(peer, number))
             again()
+
+    def _catch_up(self, peer: Peer) -> None:
+        """Tell a replacement which of those that send it messages are replacements, and which are lost."""
+        others = self._roster.all_workers() if peer.role == "validator" else self._roster.all_validators()
+        for other in others:
+            if number := self._replacements[other]:
+                self._tell(peer, Replaced(other, number))
+            if other.role == "worker" and other in self._noticed:
+                self._tell(peer, Lost(other, _CAUSE, self._noticed[other]))

@@ -34,6 +34,8 @@ class ModelPartition(
             `from_epoch` > 0, else it is None.
         progress: with a policy of local steps, from server 0: the epochs of the run so far, such as 3.4, by the steps
             that it had counted when it sent this partition; else None.
+        validators: with `survive.validators`, from server 0: the indices of the validators that get this model, in
+            ascending order; they say who serves which worker, see `Roster.validator_of`. Else None.
         values: the elements of the partition, or what the compressor made of their difference.
     """
 
@@ -43,6 +45,7 @@ class ModelPartition(
     flags: Flag
     epoch: int | None = None
     progress: float | None = None
+    validators: tuple[int, ...] | None = None
     values: Vector
 
 
@@ -109,6 +112,8 @@ class CombinedUpdate(
             workers that get the next model, in ascending order: as in `Closed`. Else None.
         lost: in the first partition, with `survive.workers`: the indices of those of the validator's workers that were
             lost between the closing of its last round and that of this one, as in `Closed`. Else empty.
+        positions: with `survive.validators`, in the first partition, to server 0: `Update.position` of the answers that
+            the combined update contains, by the names of their workers, such as `worker-3`. Else None.
         values: the elements of the partition of the combined update.
     """
 
@@ -118,6 +123,7 @@ class CombinedUpdate(
     flags: Flag
     answered: tuple[int, ...] | None = None
     lost: tuple[int, ...] = ()
+    positions: dict[str, dict[str, list[int]]] | None = None
     values: Vector
 
 
@@ -175,8 +181,12 @@ class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="
 class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other servers"):
     """With a quorum or `survive.workers`, and without validators: the round is closed.
 
+    With `survive.validators` it closes the round of the validators, and the indices below are theirs; those that get
+    the next model are the `ModelPartition.validators` of it.
+
     Attributes:
         round: the round.
+        flags: those of checkpoints, of the model that began the round: nobody else may be left who passes them on.
         arrived: the indices of the workers whose answers enter the round, also of those that sent `Absent`; by the time
             at which the first message of the answer arrived at server 0, those of the same time by index.
         answered: the indices of the workers that get the next model, in ascending order: those in `arrived`, others
@@ -192,6 +202,7 @@ class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other
     answered: tuple[int, ...]
     everyone: bool
     lost: tuple[int, ...] = ()
+    flags: Flag = Flag.NONE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -199,11 +210,11 @@ class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiv
     """With `survive.workers` and without validators: the answer of a worker has come here.
 
     Server 0 does not close a round before all servers have the answers that it combines, so that a lost worker's update
-    enters all shards or none.
+    enters all shards or none. With `survive.validators` it is the answer of a validator.
 
     Attributes:
         round: the round of the model that the answer is to.
-        worker: the index of the worker.
+        worker: the index of the worker, or of the validator.
     """
 
     round: int
@@ -211,8 +222,10 @@ class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiv
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="replacement of a worker"):
+class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="replacement of a worker or validator"):
     """The receiver takes the place of a lost worker; in a synchronous run the combiner that closes rounds says so.
+
+    With `survive.validators` server 0 says so to the replacement of a validator.
 
     Attributes:
         round: the round of the first model that it gets; in an asynchronous run, the number of the request that this
@@ -220,12 +233,42 @@ class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="
         incarnation: the number of the replacement: 1 for the worker's first one. A message that has another number was
             for a predecessor, too.
         position: `Update.position` of the last answer of a predecessor that entered the model. None if none did:
-            the replacement begins with the first batch, and each random stream at its beginning.
+            the replacement begins with the first batch, and each random stream at its beginning. To a validator, whose
+            batches follow from the round, always None.
+        evaluated: to the replacement of the coordinator: the epochs whose evaluations are recorded; else 0.
     """
 
     round: int
     incarnation: Annotated[int, HeaderField.INDEX]
     position: dict[str, list[int]] | None = None
+    evaluated: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Serve(Message, code=49, kind="SERVE", sender="server 0", receiver="validator"):
+    """With `survive.validators`: the receiver serves workers from a round on that it did not serve before.
+
+    They get no model of this round, but that of the next one, as soon as the receiver closes it. The message comes
+    before the model.
+
+    Attributes:
+        round: the round.
+        positions: as in `CombinedUpdate`, of those that entered the model; for replacements of workers that are lost.
+    """
+
+    round: int
+    positions: dict[str, dict[str, list[int]]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationRecorded(Message, code=50, kind="RECORDED", sender="coordinator", receiver="servers"):
+    """With `survive.validators`: an evaluation is recorded. The servers end once that of the last epoch is.
+
+    Attributes:
+        epoch: the last epoch that it is of.
+    """
+
+    epoch: Annotated[int, HeaderField.INDEX]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

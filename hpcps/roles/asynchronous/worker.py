@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcps.numerics.state import Position
-from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, TakePart, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.received import Malformed, Received
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
@@ -59,10 +58,10 @@ class AsyncWorker(Worker):
             case _:
                 yield from self._go_on(event)
 
-    def take_place(self, first: int, position: Position | None) -> None:
-        """Begin in the place of a lost worker, see `TakePart`."""
-        self.go_to(0, position)
-        self._log.go_on(first)
+    def take_place(self, part: TakePart) -> None:
+        """Begin in the place of a lost worker."""
+        self.go_to(0, part.position)
+        self._log.go_on(part.round)
 
     def take_steps(self, steps: int) -> Progress:
         training, settings = self._training, self._settings

@@ -1,4 +1,4 @@
-"""Who takes part in the rounds of a combiner: its workers, without those that are lost."""
+"""Who takes part in the rounds of a combiner: its workers, without those that are lost; or validators, on a server."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class Membership:
     def replace(self, peer: Peer) -> None:
         """Note that the replacement of a worker has started."""
         self._newcomers.add(peer)
+
+    def release(self, peer: Peer) -> None:
+        """Forget what became of a worker: another combiner serves it."""
+        self._lost = [each for each in self._lost if each != peer]
+        self._newcomers.discard(peer)
 
     @property
     def newcomers(self) -> int:

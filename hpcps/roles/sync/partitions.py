@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from hpcps.aggregation.collector import Collector
 from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.aggregation.outcomes import BlockOutcomes, Tally
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
-from hpcps.numerics.state import Kept
+from hpcps.numerics.state import Kept, Position
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
@@ -59,8 +59,22 @@ class PartitionSender:
     SENDING and all is sent.
     """
 
-    def __init__(self, training: LocalTraining, receivers: tuple[Peer, ...], record_round: Continuation) -> None:
-        self._training = training
+    def __init__(
+        self,
+        training: LocalTraining,
+        receivers: tuple[Peer, ...],
+        record_round: Continuation,
+        present: Callable[[Peer], Peer] = lambda receiver: receiver,
+    ) -> None:
+        """Prepare the answers of a role.
+
+        Args:
+            training: its training.
+            receivers: the combiners or servers.
+            record_round: records the round once all is sent.
+            present: returns the role that takes the place of a receiver at present.
+        """
+        self._training, self._present = training, present
         self._receivers = receivers
         self._record_round = record_round
         self._unsent: dict[Peer, deque[Update | CombinedUpdate]] = {peer: deque() for peer in receivers}
@@ -109,7 +123,7 @@ class PartitionSender:
     def _send(self, to: Peer) -> Iterator[Effect]:
         messages = self._unsent[to]
         while messages and (self._due is not None or messages[0].partition < self._credited[to]):
-            yield Send(to, messages.popleft())
+            yield Send(self._present(to), messages.popleft())
 
     def take_checkpoint(self, due: WriteCheckpoint) -> Iterator[Effect]:
         """Write a checkpoint that the adopted model did not announce, because this worker was late.
@@ -207,7 +221,7 @@ class PartitionCollector:
         for peer in self._share:
             self._collector.forget(peer)
 
-    def begin(self, round: int) -> None:
+    def begin(self, round: int, serves: Sequence[Peer] | None = None) -> None:
         """Begin at a round whose model every sender gets."""
 
     @property
@@ -215,7 +229,7 @@ class PartitionCollector:
         """What a checkpoint contains of the collector between two rounds."""
         return {}
 
-    def close(self, round: int, *, everyone: bool) -> Iterator[Effect]:
+    def close(self, round: int, flags: Flag) -> Iterator[Effect]:
         """Close the round for further senders if that is due; without a quorum it waits for all senders."""
         yield from ()
 
@@ -231,6 +245,11 @@ class PartitionCollector:
     def lost(self) -> tuple[int, ...]:
         """The workers that were lost since the last round closed."""
         return ()
+
+    @property
+    def counted(self) -> dict[str, Position]:
+        """If workers may be lost: where those whose answers are in the round are after these answers, by name."""
+        return {}
 
     def updates(self, round: int) -> dict[Peer, int]:
         """Return the senders that take part in a round, with the rounds of their updates."""

@@ -1,21 +1,22 @@
-"""Rounds that do not wait for every worker: who is in a round, and what becomes of late updates."""
+"""Rounds that do not wait for every worker, or validator: who is in a round, and what becomes of late updates."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.state import Kept, State
-from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Peer
+from hpcps.numerics.state import Kept, Position, State
+from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Flag, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.events import Effect, Pause, Record, Send
-from hpcps.roles.replacement import Positions, admit, record_loss
+from hpcps.roles.replacement import Positions, admit, record_loss, take_part
 from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.spec.schema import Run
@@ -67,6 +68,9 @@ class QuorumCollector(PartitionCollector):
     A worker gets no model between its late answer and the end of the round in which the answer comes. So no worker
     changes an update that a combiner still reads, and late updates need no copy.
 
+    With `survive.validators` a validator may serve any workers, and says with `serve` which ones it does. On the
+    servers the collector then collects the combined updates of validators, none of which is late.
+
     Attributes:
         closing: how the round was closed; None as long as it is open.
     """
@@ -85,16 +89,19 @@ class QuorumCollector(PartitionCollector):
         self._run, roster = run, Roster.of(run)
         self._decides = peer.role == "validator" or peer.index == 0
         self._followers = () if peer.role == "validator" else roster.all_servers()[1:]
-        self._needed = run.updates_needed(len(share))
-        self._membership, self._positions = Membership(share), Positions()
+        self._role = share[0].role
+        self._serves: frozenset[Peer] = frozenset(share)
+        self._membership, self.positions = Membership(share), Positions()
+        # Those that are lost, and the numbers of replacements; also of workers that others serve.
+        self._gone: set[Peer] = set()
+        self._incarnations: dict[Peer, int] = {}
         # Those of whom nothing is expected, until their replacements get a model.
         self._unfilled: set[Peer] = set()
-        self._least = run.workers_needed(len(share)) if run.survive.workers else 0
         self._paused = -1, 0
         # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
         self._complete: dict[tuple[Peer, int], set[Peer]] = {}
         # The coordinator evaluates the models, so it must get each of them.
-        self._always = {roster.coordinator} & set(share)
+        self._always = {roster.coordinator}.intersection(share) if self._role == "worker" else set()
         self._answers: dict[Peer, Arrival] = {}
         # Of answers that enter no model, until their workers get the next one.
         self._dropped_arrivals: dict[Peer, Arrival] = {}
@@ -105,15 +112,23 @@ class QuorumCollector(PartitionCollector):
         self._over = False
         self.closing: Closed | None = None
         super().__init__(share, partitions, first_block, decoder)
-        self.begin(0)
+        serves = share
+        if run.survive.validators and self._role == "worker":
+            serves = roster.share(peer)
+        self.begin(0, serves)
 
-    def begin(self, round: int) -> None:
-        """Begin at a round whose model every worker gets."""
-        self._owed = {worker: deque([Owed(round)]) for worker in self._share}
+    def begin(self, round: int, serves: Sequence[Peer] | None = None) -> None:
+        """Begin at a round whose model every sender gets, or every one of those that it serves from now on."""
+        self._serves = self._serves if serves is None else frozenset(serves)
+        self._owed = {sender: deque([Owed(round)]) for sender in self._share}
+        self._missing = dict.fromkeys(self._share, self.total)
+        self._unfilled.clear()
+        for peer in set(self._share) - self._serves:
+            self._expect_nothing(peer)
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"quorum": self, **({"positions": self._positions} if self._run.survive.workers else {})}
+        return {"quorum": self, **({"positions": self.positions} if self._run.survive.workers else {})}
 
     def state(self) -> State:
         """Return between two rounds what each worker owes; its answer is in the part of the worker, not in this one."""
@@ -128,15 +143,15 @@ class QuorumCollector(PartitionCollector):
 
     def restore(self, state: State) -> None:
         """Begin the round after a checkpoint; a worker that was lost owes an answer to its model."""
-        owed = {Peer("worker", int(index)): Owed(*facts) for index, facts in state.facts.items()}
-        self._owed |= {peer: deque([each]) for peer, each in owed.items()}
+        owed = {self._sender(int(index)): Owed(*facts) for index, facts in state.facts.items()}
+        self._owed |= {peer: deque([each]) for peer, each in owed.items() if peer in self._serves}
 
     def _expect_updates(self) -> None:
         """Expect answers to the next model of all that get it; keep those that may enter the next round."""
         closing, self.closing, self._over = self.closing, None, False
         if closing is None:
             return
-        arrived, answered = ({Peer("worker", k) for k in each} for each in (closing.arrived, closing.answered))
+        arrived, answered = (set(map(self._sender, each)) for each in (closing.arrived, closing.answered))
         for peer in arrived:
             owed = self._owed[peer].popleft()
             self._complete.pop((peer, owed.round), None)
@@ -156,13 +171,18 @@ class QuorumCollector(PartitionCollector):
             self._dropped_arrivals.pop(peer, None)
             self._told.discard(peer)
 
+    def _sender(self, index: int) -> Peer:
+        return Peer(self._role, index)
+
     # Messages
 
     def put(self, source: Peer, answer: Answer, round: int, arrived: float = 0.0) -> Iterator[Effect]:
+        owed = self._owed[source] if source in self._serves else None
+        if self._run.survive.validators and (not owed or answer.round < owed[0].round):
+            return  # another one serves it now, or did when it answered
         self._now = arrived
-        owed = self._owed.get(source)
         if owed and not isinstance(answer, CombinedUpdate) and answer.round == owed[0].round:
-            self._positions.sent(source, answer.position)
+            self.positions.sent(source, answer.position)
         yield from super().put(source, answer, owed[0].round if owed else round, arrived)
         yield from self._send()
 
@@ -232,24 +252,25 @@ class QuorumCollector(PartitionCollector):
 
     # Who is in
 
-    def close(self, round: int, *, everyone: bool) -> Iterator[Effect]:
+    def close(self, round: int, flags: Flag) -> Iterator[Effect]:
         """Close the round if it has a quorum, or if all have answered.
 
         The end of the grace time is `elapsed`. A round that waits for every worker has no grace time.
 
         Args:
             round: the round.
-            everyone: whether it waits for every worker, because all of them must get its next model.
+            flags: those of its model. With `Flag.EVERYONE` it waits for every worker: all must get the next one.
         """
         if not self._decides or self.closing is not None:
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
-        needed = min(self._needed, len(self._share) - len(self._unfilled))
+        everyone, there = Flag.EVERYONE in flags, len(self._serves - self._unfilled)
+        needed = min(self._run.updates_needed(len(self._serves)) if self._role == "worker" else there, there)
         if everyone and not all(each.answered for each in owed):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
-        if self._unfilled and (yield from self._waits_for_replacements(round)):
+        if self._unfilled & self._serves and (yield from self._waits_for_replacements(round)):
             return
         if not everyone:
             if len(self._answers) < needed or not self._always <= self._answers.keys():
@@ -261,17 +282,20 @@ class QuorumCollector(PartitionCollector):
                 return
         order = sorted(self._answers.values(), key=lambda answer: (answer.time, answer.worker))
         if not everyone and not train.grace:
-            always = [n for n, answer in enumerate(order) if Peer("worker", answer.worker) in self._always]
+            always = [n for n, answer in enumerate(order) if self._sender(answer.worker) in self._always]
             order = order[: max([needed, *(n + 1 for n in always)])]
-        arrived = tuple(Peer("worker", answer.worker) for answer in order)
+        arrived = tuple(self._sender(answer.worker) for answer in order)
         gone = self._answers if train.late == "drop" else {}
         answered, lost = self._membership.close({*arrived, *self._dropped_arrivals, *gone})
         names = {"arrived": arrived, "answered": answered, "lost": lost}
         indices = {name: tuple(peer.index for peer in peers) for name, peers in names.items()}
-        closed = Closed(round=round, everyone=everyone, **indices)
+        closed = Closed(round=round, everyone=everyone, flags=flags & CHECKPOINT_FLAGS, **indices)
         for server in self._followers:
             yield Send(server, closed)
         yield from self._carry_out(closed)
+        if self._run.survive.validators and self._role == "worker":
+            # Before others get the result: a replay needs to know what came until then, also if this validator is lost.
+            yield Record("closed", indices)
         for peer, entries in self._owed.items():
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
@@ -279,12 +303,13 @@ class QuorumCollector(PartitionCollector):
 
     def _waits_for_replacements(self, round: int) -> Generator[Effect, None, bool]:
         """Return whether too few workers are there, also with those that get the next model; record each change."""
-        there = len(self._share) - len(self._unfilled)
-        if there >= self._least or there + self._membership.newcomers >= self._least:
+        there = len(self._serves - self._unfilled)
+        least = self._run.workers_needed(len(self._serves)) if self._role == "worker" else 1
+        if there >= least or there + self._membership.newcomers >= least:
             return False
         if self._paused != (round, there + self._membership.newcomers):
             self._paused = round, there + self._membership.newcomers
-            yield Record("paused", {"workers": self._paused[1], "needed": self._least})
+            yield Record("paused", {f"{self._role}s": self._paused[1], "needed": least})
         return True
 
     def _is_everywhere(self, peer: Peer) -> bool:
@@ -295,31 +320,63 @@ class QuorumCollector(PartitionCollector):
 
     def note_complete(self, source: Peer, complete: Complete) -> None:
         """Note that another server has the answer of a worker."""
-        peer = Peer("worker", complete.worker)
+        peer = self._sender(complete.worker)
         if any(owed.round == complete.round for owed in self._owed.get(peer, ())):  # else it is lost
             self._complete.setdefault((peer, complete.round), set()).add(source)
 
     # Lost workers
 
-    def note_member(self, event: Lost | Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
-        """Go on without a lost worker, or with its replacement from the next model on.
+    def note_member(
+        self, event: Lost | Replaced, round: int, over: Callable[[int], bool], evaluated: int = 0
+    ) -> Iterator[Effect]:
+        """Go on without a lost worker or validator, or with its replacement from the next model on.
 
-        The last answer of a lost worker counts if all combiners have all of it.
+        The last answer of a lost one counts if all combiners have all of it.
 
         Args:
-            event: what became of the worker.
+            event: what became of it.
             round: the round of the combiner.
             over: returns whether the run is over before a round.
+            evaluated: see `TakePart`.
 
         Raises:
             RunError: the run cannot go on without it.
         """
-        if event.peer not in self._membership:
+        peer = event.peer
+        if peer not in self._membership:
             return
         if isinstance(event, Lost):
-            yield from self._lose(event)
+            self._gone.add(peer)
+            if peer in self._serves:
+                yield from self._lose(event)
         else:
-            yield from self._replace(event, round, over)
+            self._gone.discard(peer)
+            self._incarnations[peer] = event.incarnation
+            if peer in self._serves:
+                yield from self._replace(event, round, over, evaluated)
+
+    def serve(self, workers: Collection[Peer], round: int, *, over: bool) -> Iterator[Effect]:
+        """Serve these workers from the round that begins on: those that others served before get the next model.
+
+        Args:
+            workers: the workers.
+            round: the round.
+            over: whether there is no next model.
+        """
+        served, self._serves = self._serves, frozenset(workers)
+        if served != self._serves:
+            yield Record("serves", {"workers": sorted(peer.index for peer in self._serves)})
+        for peer in served - self._serves:
+            self._expect_nothing(peer)
+            self._membership.release(peer)
+        for peer in sorted(self._serves - served):
+            if peer in self._gone:
+                self._membership.lose(peer)
+                continue
+            self._membership.replace(peer)
+            incarnation = self._incarnations.get(peer)
+            if incarnation and not over:  # the lost validator may have let it take part already
+                yield take_part(peer, incarnation, round + 1, self.positions.of(peer))
 
     def _lose(self, lost: Lost) -> Iterator[Effect]:
         peer = lost.peer
@@ -332,18 +389,18 @@ class QuorumCollector(PartitionCollector):
         is_in = self.closing is not None and self._is_in(peer)
         counted = not again and (is_in or (peer in self._answers and self._is_everywhere(peer)))
         if counted:
-            self._positions.count(peer)
+            self.positions.count(peer)
         elif not again:
             self._expect_nothing(peer)
         yield record_loss(lost, counted=counted)
 
-    def _replace(self, replaced: Replaced, round: int, over: Callable[[int], bool]) -> Iterator[Effect]:
+    def _replace(self, replaced: Replaced, round: int, over: Callable[[int], bool], evaluated: int) -> Iterator[Effect]:
         # Who gets the next model is decided when the round closes.
         peer, first = replaced.peer, round + 1 if self.closing is None else round + 2
         if over(first - 1):
             return  # there is no such model
         self._membership.replace(peer)
-        yield from admit(replaced, first, self._positions.of(peer))
+        yield from admit(replaced, first, self.positions.of(peer), evaluated)
 
     def _expect_nothing(self, peer: Peer) -> None:
         """Expect nothing of a worker, and drop what it has sent."""
@@ -365,11 +422,11 @@ class QuorumCollector(PartitionCollector):
 
     def _carry_out(self, closed: Closed) -> Iterator[Effect]:
         self.closing = closed
-        for worker in set(closed.lost) - set(closed.arrived):
-            self._expect_nothing(Peer("worker", worker))
+        for sender in set(closed.lost) - set(closed.arrived):
+            self._expect_nothing(self._sender(sender))
         for peer, entries in self._owed.items():
             if self._is_in(peer):
-                self._positions.count(peer)
+                self.positions.count(peer)
                 self._present[self._row[peer]] = self._collector.has(peer, 0)
             elif self._train.late == "drop":
                 for owed in [each for each in entries if not each.dropped]:
@@ -409,6 +466,11 @@ class QuorumCollector(PartitionCollector):
         assert self.closing is not None, "a round is closed before it is combined"
         return self.closing.lost
 
+    @property
+    def counted(self) -> dict[str, Position]:
+        known = self.positions.counted
+        return {name: known[name] for peer in self._share if self._is_in(peer) and (name := str(peer)) in known}
+
     def updates(self, round: int) -> dict[Peer, int]:
         return {peer: self._owed[peer][0].round for peer in self.present}
 
@@ -417,7 +479,7 @@ class QuorumCollector(PartitionCollector):
         closing = self.closing
         assert closing is not None, "a round is closed before it is combined"
         fields["absent"] = sorted(set(closing.arrived) - {peer.index for peer in self.present})
-        ages = [(k, closing.round - self._owed[Peer("worker", k)][-1].round) for k in closing.arrived]
+        ages = [(k, closing.round - self._owed[self._sender(k)][-1].round) for k in closing.arrived]
         fields["arrived"] = list(closing.arrived)
         fields["late"] = [[k, age] for k, age in ages if age]
         dropped = self._dropped_arrivals

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Peer, SendAgain
+from hpcps.protocol.messages import Closed, Peer, SendAgain
+from hpcps.protocol.roster import Roster
 from hpcps.roles.events import Send
 from hpcps.spec.schema import Run
 
 
 def readers_of(run: Run, round: int) -> Readers:
     """Return the readers of a run, all of which get the model of a round."""
-    return LateReaders(run.topology.workers, round) if run.misses_rounds else Readers()
+    return LateReaders(Roster.of(run), round) if run.misses_rounds else Readers()
 
 
 class Readers:
@@ -46,9 +47,18 @@ class Readers:
     def lose(self, peer: Peer) -> None:
         """Note that a worker is lost, before its combiner says so."""
 
+    def hand_over(self, closed: Closed) -> dict[int, tuple[int, ...]]:
+        """Take the validators that get the next model; see `LateReaders`."""
+        return {}
+
     @property
     def absent(self) -> tuple[Peer, ...]:
-        """The workers that are lost, and those whose replacements get no model yet."""
+        """The processes that are lost, and those whose replacements get no model yet."""
+        return ()
+
+    @property
+    def validators(self) -> tuple[int, ...]:
+        """The validators that get the latest model."""
         return ()
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
@@ -67,13 +77,18 @@ class Readers:
 class LateReaders(Readers):
     """Workers miss the models of rounds that close without them.
 
-    A worker that has not answered a model may not have adopted it yet, so the model's memory stays as it is.
+    A worker that has not answered a model may not have adopted it yet, so the model's memory stays as it is. If
+    validators may be lost, these miss models, too, and so do the workers that another validator is about to serve.
     """
 
-    def __init__(self, workers: int, round: int) -> None:
-        """All workers get the model of a round."""
-        self._workers = workers
-        self._given = dict.fromkeys(range(workers), round)
+    def __init__(self, roster: Roster, round: int) -> None:
+        """All readers get the model of a round."""
+        self._roster = roster
+        self._given = dict.fromkeys(range(roster.workers), round)
+        self._given_validators = dict.fromkeys(range(roster.validators), round)
+        self._next_validators = set(self._given_validators)
+        # The workers that another validator serves now, until they get a model.
+        self._handed_over: set[int] = set()
         self._given_at: dict[int, float] = {}
         self._lost: Counter[int] = Counter()
         self.next: set[int] = set()
@@ -97,7 +112,7 @@ class LateReaders(Readers):
 
     def state(self, round: int, now: float) -> State:
         """Return, at the end of the round before, which model each worker has, and for how long."""
-        given = [[k, each] for k, each in self._given.items()]
+        given = [[k, each] for k, each in self._given.items() if k not in self._handed_over]
         ages = [[each, now - at] for each, at in self._given_at.items() if each < round]
         return State(facts={"given": given, "ages": ages})
 
@@ -115,8 +130,38 @@ class LateReaders(Readers):
         """Note which workers a combiner says have answered: they get the next model; and which of them are lost."""
         for worker in lost:  # the memory of its model is not read any more
             self._given.pop(worker, None)
-            self._lost[worker] -= 1
+            self._lost[worker] = max(self._lost[worker] - 1, 0)
         self.next.update(answered)
+
+    def hand_over(self, closed: Closed) -> dict[int, tuple[int, ...]]:
+        """Take the validators that get the next model.
+
+        Args:
+            closed: says it, of a round of validators.
+
+        Returns:
+            The workers that each of them begins to serve. They do not get this model, but the one after it, as soon as
+            their validator has closed its round: only then is it known who of them is there.
+        """
+        before, there = self._next_validators, set(closed.answered)
+        fresh = {v for v in there if v not in closed.arrived or v in closed.lost}
+        for validator in fresh | (before - there):
+            self._given_validators.pop(validator, None)
+        self._next_validators = there
+        handed: dict[int, tuple[int, ...]] = {}
+        for worker in range(self._roster.workers):
+            serves = self._roster.validator_of(worker, there)
+            if serves is None or serves in fresh or serves != self._roster.validator_of(worker, before):
+                self._handed_over.add(worker)
+                self.next.discard(worker)
+                if serves is not None:
+                    handed[serves] = (*handed.get(serves, ()), worker)
+        return handed
+
+    @property
+    def validators(self) -> tuple[int, ...]:
+        """The validators that get the latest model."""
+        return tuple(sorted(self._next_validators))
 
     def lose(self, peer: Peer) -> None:
         """Note that a worker is lost, before its combiner says so."""
@@ -124,20 +169,25 @@ class LateReaders(Readers):
 
     @property
     def absent(self) -> tuple[Peer, ...]:
-        """The workers that are lost, and those whose replacements get no model yet."""
+        """The processes that are lost, and those whose replacements get no model yet."""
         there = {k for k in self._given.keys() | self.next if not self._lost[k]}
-        return tuple(Peer("worker", k) for k in range(self._workers) if k not in there)
+        workers = (peer for peer in self._roster.all_workers() if peer.index not in there)
+        return (*workers, *(peer for peer in self._roster.all_validators() if peer.index not in self._next_validators))
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
-        """Return the readers that get the next model: all validators, and the workers that have answered."""
-        return tuple(peer for peer in readers if peer.role == "validator" or peer.index in self.next)
+        """Return the readers that get the next model: validators, and the workers that have answered."""
+        next = {"validator": self._next_validators, "worker": self.next}
+        return tuple(peer for peer in readers if peer.index in next[peer.role])
 
     def have(self, reader: Peer, round: int) -> bool:
         """Return whether a reader got the model of a round."""
-        return reader.role == "validator" or self._given.get(reader.index) == round
+        given = self._given if reader.role == "worker" else self._given_validators
+        return given.get(reader.index) == round
 
     def turn(self, round: int) -> frozenset[int]:
         """Begin a round with the model that they got; return the rounds of all models that may still be read."""
         self._given |= dict.fromkeys(self.next, round)
+        self._given_validators |= dict.fromkeys(self._next_validators, round)
+        self._handed_over -= self.next
         self.next = set()
         return frozenset(self._given.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +17,7 @@ from hpcps.protocol.messages import (
     Closed,
     CombinedUpdate,
     Complete,
+    EvaluationRecorded,
     Flag,
     InitialModel,
     Message,
@@ -23,6 +25,7 @@ from hpcps.protocol.messages import (
     PartWritten,
     Peer,
     RunEnds,
+    Serve,
     StepsQuery,
     Update,
     WriteCheckpoint,
@@ -50,6 +53,7 @@ from hpcps.roles.events import (
 )
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.queries import QueryAnswers
+from hpcps.roles.replacement import admit
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import SYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.roles.sync.announcements import Announcements
@@ -96,7 +100,14 @@ class SyncServer(MessagingRole):
         self._stages = StageMachine(SYNC_SERVER)
         self._diverged = False
         self._now = 0.0
-        self._early: list[Lost | Replaced] = []  # before the initial model
+        self._early: list[Event] = []  # before the initial model
+        # With `survive.validators`: what validators have said in this round, the rounds that server 0 has closed and
+        # this server has not begun, and the epochs whose evaluations are recorded.
+        self._said: dict[Peer, CombinedUpdate] = {}
+        self._ahead: deque[Closed] = deque()
+        self._evaluated = 0
+        self._substitute: Replaced | None = None
+        self._combined_of: list[int] = []
         self._checkpoint = CheckpointParts(self._roster)
 
     @property
@@ -130,6 +141,9 @@ class SyncServer(MessagingRole):
                 yield from self._combined(self._known)
             case Replaced() if self.peer != SERVER_0:
                 pass  # the record says from which message on a worker is its replacement; server 0 decides
+            case Replaced(peer) if self._known is None and peer == self._roster.coordinator:
+                self._early = [each for each in self._early if not isinstance(each, Lost) or each.peer != peer]
+                yield from admit(event, 0, None)
             case Lost() | Replaced() if self._known is None:
                 self._early.append(event)
             case Lost() | Replaced():
@@ -141,16 +155,27 @@ class SyncServer(MessagingRole):
                 yield from self._snapped(event)
 
     def _note_member(self, known: _Known, event: Lost | Replaced) -> Iterator[Effect]:
-        """Go on without a lost worker, or with its replacement; with validators they decide."""
-        if isinstance(event, Lost):
+        """Go on without a lost worker or validator, or with its replacement; validators decide on their workers."""
+        if isinstance(event, Lost) and event.peer.role == "worker":
             self._readers.lose(event.peer)
-        if isinstance(known.collector, QuorumCollector):
-            yield from known.collector.note_member(event, self.round, known.announcements.over_before)
+        if event.peer == self._roster.coordinator:
+            closed = isinstance(known.collector, QuorumCollector) and known.collector.closing is not None
+            # It gets no model of a round, but the last one.
+            late = self._stages.stage is Stage.STOPPING or (closed and known.announcements.over(self.round + 1))
+            self._substitute = event if isinstance(event, Replaced) and late else None
+        if self._stages.stage is Stage.STOPPING and isinstance(event, Replaced):
+            yield from self._admit_substitute(known)
+        elif isinstance(known.collector, QuorumCollector):
+            evaluated = self._evaluated if event.peer == self._roster.coordinator else 0
+            yield from known.collector.note_member(event, self.round, known.announcements.over_before, evaluated)
             yield from self._combine_when_ready(known)
         if isinstance(event, Lost):  # last, because it may end the run
             yield from self._checkpoint.lose(event.peer)
 
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
+        if self._known is None and self._run.survive.validators and not isinstance(message, InitialModel):
+            self._early.append(Received(source, message, arrived=arrived))  # server 0 may be ahead
+            return
         if self._known is None:
             yield from self._initialise(source, message)
             return
@@ -164,15 +189,26 @@ class SyncServer(MessagingRole):
             yield from collector.put(source, message, self.round, arrived)
             if message.round == self.round:
                 self._known.announcements.hear(message.flags)
-                if isinstance(message, CombinedUpdate):
+                if isinstance(message, CombinedUpdate) and self._run.survive.validators:
+                    self._said.setdefault(source, message)  # it counts only if the round closes with it
+                elif isinstance(message, CombinedUpdate):
                     self._readers.learn(message.answered or (), message.lost)
             yield from self._combine_when_ready(self._known)
         elif isinstance(message, Complete) and source.role == "server" and isinstance(collector, QuorumCollector):
             collector.note_complete(source, message)
             yield from self._combine_when_ready(self._known)
         elif isinstance(message, Closed) and source == SERVER_0 and isinstance(collector, QuorumCollector):
-            yield from collector.follow(message)
+            if self._stages.stage is Stage.STOPPING:
+                yield from self._give_last(self._known)
+                return
+            self._ahead.append(message)
             yield from self._combine_when_ready(self._known)
+        elif isinstance(message, EvaluationRecorded) and source == self._roster.coordinator:
+            self._evaluated = max(self._evaluated, message.epoch)
+            if self._stages.stage is Stage.STOPPING:
+                yield from self._finish_when_evaluated(self._known)
+        elif isinstance(message, InitialModel) and self._run.survive.validators:
+            return  # the replacement of the coordinator does not know who has it
         else:
             yield from self._refuse(source, f"a server gets no {message.kind} from {source}", arrived)
 
@@ -195,15 +231,16 @@ class SyncServer(MessagingRole):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
         known.shard.begin(message.values)
         yield from self._publish(known)
-        for event in self._early:
-            yield from self._note_member(known, event)
+        early, self._early = self._early, []
+        for event in early:
+            yield from self.handle(event)
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Known:
         """Learn the model's layout and the schedule of the run."""
         shard = SyncShard(self.peer, self._run, table, self._resources)
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
         collector = PartitionCollector(senders, partitions, first, shard.decoder)
-        if self._run.misses_rounds and not self._roster.validators:
+        if self._run.misses_rounds and (not self._roster.validators or self._run.survive.validators):
             collector = QuorumCollector(self.peer, self._run, senders, partitions, first, shard.decoder)
         checkpoint = self._checkpoint if self.keeps_checkpoints else None
         announcements = Announcements(self._run, steps_per_epoch, statistics, checkpoint, self._answers)
@@ -226,6 +263,8 @@ class SyncServer(MessagingRole):
         if self._run.misses_rounds:
             parts["readers"] = self._readers.state(self.round, self._now)
         parts |= {name: each.state() for name, each in self._known.collector.kept.items()}
+        if self._run.survive.validators:
+            facts["evaluated"] = self._evaluated
         return State(models, facts).having(**parts)
 
     def restore(self, state: State) -> None:
@@ -234,6 +273,7 @@ class SyncServer(MessagingRole):
         known = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
         known.shard.begin(state.arrays["model"], state.arrays.get("held"))
         self.round, self._diverged = facts["round"], facts["diverged"]
+        self._evaluated = facts.get("evaluated", 0)
         self._readers = readers_of(self._run, self.round)
         if "readers" in facts:  # a checkpoint of an earlier version waits for all workers
             self._readers.restore(state.part("readers"))
@@ -284,7 +324,8 @@ class SyncServer(MessagingRole):
         payload = given.held[known.shard.partitions[number].columns]
         model = ModelPartition(
             round=round, shard=self.peer.index, partition=number, flags=known.announcements.flags,
-            epoch=known.announcements.epoch(round), progress=known.announcements.progress(), values=payload,
+            epoch=known.announcements.epoch(round), progress=known.announcements.progress(),
+            validators=self._validators(), values=payload,
         )  # fmt: skip
         encoded = model
         if number in given.codes and not whole:
@@ -292,21 +333,60 @@ class SyncServer(MessagingRole):
         for reader in readers:
             yield Send(reader, encoded if self._readers.have(reader, round - 1) else model)
 
+    def _validators(self) -> tuple[int, ...] | None:
+        """Return `ModelPartition.validators`."""
+        return self._readers.validators if self._run.survive.validators and self.peer == SERVER_0 else None
+
+    def _finish_when_evaluated(self, known: _Known) -> Iterator[Effect]:
+        """End; first wait for the last evaluation, because the replacement of the coordinator may need the model."""
+        if self._run.survive.validators and self._evaluated < self._run.train.epochs:
+            if self._stages.stage is not Stage.STOPPING:
+                self._stages.on(Trigger.EVALUATION_DUE)
+            yield SetDeadline((self._roster.coordinator,))
+            yield from self._admit_substitute(known)
+            if self._ahead:
+                self._ahead.clear()
+                yield from self._give_last(known)
+            return
+        self._stages.on(Trigger.ROUNDS_OVER)
+        yield Save(f"final/{self.peer}", on_host(known.shard.now.held))
+        yield Finish()
+
+    def _admit_substitute(self, known: _Known) -> Iterator[Effect]:
+        """Have a replacement of the coordinator evaluate the last model; nobody else needs that."""
+        replaced, self._substitute = self._substitute, None
+        if replaced is not None:
+            closed = Closed(round=self.round, arrived=(), answered=(replaced.peer.index,), everyone=False)
+            for server in self._roster.all_servers()[1:]:
+                yield Send(server, closed)
+            yield from admit(replaced, self.round, None, self._evaluated)
+            yield from self._give_last(known)
+
+    def _give_last(self, known: _Known) -> Iterator[Effect]:
+        """Send the last model to a replacement of the coordinator."""
+        readers = (self._roster.coordinator,)
+        for number in range(len(known.shard.partitions)):
+            yield from self._give(known, number, known.shard.now, self.round, readers, whole=True)
+
     def _begin_round(self, known: _Known) -> Iterator[Effect]:
         """Wait for the answers to the model that was sent; end if it was the last."""
         known.announcements.begin_round()
         if known.announcements.over(self.round):
             yield from known.announcements.tell_end(self.round)
-            self._stages.on(Trigger.ROUNDS_OVER)
-            yield Save(f"final/{self.peer}", on_host(known.shard.now.held))
-            yield Finish()
+            yield from self._finish_when_evaluated(known)
         else:
             starting = self._stages.stage is Stage.STARTING
             self._stages.on(Trigger.INITIAL_MODEL if starting else Trigger.ROUND_BEGINS)
             yield from self._combine_when_ready(known)
 
     def _combine_when_ready(self, known: _Known) -> Iterator[Effect]:
-        yield from known.collector.close(self.round, everyone=Flag.EVERYONE in known.announcements.flags)
+        if self._stages.stage not in (Stage.GATHERING, Stage.COMBINING):
+            return  # its readers have not got the model of the round
+        yield from known.collector.close(self.round, known.announcements.flags)
+        if isinstance(known.collector, QuorumCollector) and self._ahead and self._ahead[0].round == self.round:
+            closed = self._ahead.popleft()
+            known.announcements.hear(closed.flags)
+            yield from known.collector.follow(closed)
         if self._stages.stage is Stage.GATHERING:
             yield SetDeadline(known.collector.waiting_for)
             if known.collector.ready:
@@ -321,8 +401,8 @@ class SyncServer(MessagingRole):
         snapshot = Flag.SNAPSHOT in known.announcements.heard
         if snapshot:  # else the partition of the next model is the credit
             yield from credits(done, collector.total, collector.updates(round))
-        if done == 1 and collector.answered is not None:
-            self._readers.learn(collector.answered, collector.lost)
+        if done == 1 and isinstance(collector, QuorumCollector):
+            yield from self._learn(collector)
         if done == 1 and not snapshot:
             known.announcements.announce(round + 1, self._readers.absent)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
@@ -343,13 +423,39 @@ class SyncServer(MessagingRole):
         else:
             yield from self._begin_round(known)
 
+    def _learn(self, collector: QuorumCollector) -> Iterator[Effect]:
+        """Learn, from how the round was closed, who gets the next model."""
+        closed = collector.closing
+        assert closed is not None, "a round is closed before it is combined"
+        if not self._run.survive.validators:
+            self._readers.learn(closed.answered, closed.lost)
+            return
+        for index in closed.arrived:
+            said = self._said.get(Peer("validator", index))
+            if said is not None:  # else its message could not be used
+                self._readers.learn(said.answered or (), said.lost)
+                collector.positions.learn(said.positions or {})
+        self._said.clear()
+        self._combined_of = list(closed.arrived)
+        handed = self._readers.hand_over(closed)
+        if self.peer == SERVER_0:
+            known = collector.positions.counted
+            for validator, workers in handed.items():
+                names = [str(Peer("worker", k)) for k in workers]
+                positions = {name: known[name] for name in names if name in known}
+                yield Send(Peer("validator", validator), Serve(round=self.round + 1, positions=positions))
+
     def _end_round(self, known: _Known) -> Iterator[Effect]:
         """Record the round, all of whose partitions are combined."""
         fields, rejections = known.collector.report()
         yield from rejections
         counted = known.announcements.round_fields()
         stepped = {} if known.shard.stepper is None else known.shard.stepper.turn()
-        yield Record("round", ({} if self._roster.validators else fields) | counted | stepped)
+        if self._run.survive.validators:
+            fields = {"validators": self._combined_of}
+        elif self._roster.validators:
+            fields = {}
+        yield Record("round", fields | counted | stepped)
         if not self._diverged and not known.shard.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})

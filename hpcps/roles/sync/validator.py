@@ -10,12 +10,12 @@ from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
-from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, Flag, ModelPartition, Peer, Update
+from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, ModelPartition, Peer, Serve, TakePart, Update
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
-from hpcps.protocol.roster import Roster, partitioning_of
+from hpcps.protocol.roster import SERVER_0, Roster, partitioning_of
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline
+from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Start
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import SYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, credits
@@ -43,11 +43,13 @@ class SyncValidator(TrainingRole):
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         self._acceptance = Acceptance()
-        self._servers = roster.all_servers()
+        self._roster, self._servers = roster, roster.all_servers()
+        self._presents = False
         self._sender = PartitionSender(self._training, self._servers, self._record_round)
         self._partitioning = partitioning_of(run, layout)
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
-        share = roster.share(peer)
+        # It may serve those of a lost validator.
+        share = roster.all_workers() if run.survive.validators else roster.share(peer)
         self._decoder = UpdateDecoder.of(run, layout)
         self._collector = (
             QuorumCollector(peer, run, share, partitions, decoder=self._decoder)
@@ -68,11 +70,28 @@ class SyncValidator(TrainingRole):
         return super().state(evaluated).having(**collected)
 
     def restore(self, state: State) -> None:
-        super().restore(state)
-        self._collector.begin(self.round)
+        if "lost" in state.facts:  # it has no part of the checkpoint
+            self.take_place(TakePart(round=state.facts["round"], incarnation=0, evaluated=state.facts["lost"]))
+        else:
+            super().restore(state)
+        self._collector.begin(self.round, self._roster.share(self.peer))
         for name, part in self._collector.kept.items():
             if name in state.facts:  # a checkpoint of an earlier version waits for all workers
                 part.restore(state.part(name))
+
+    def take_place(self, part: TakePart) -> None:
+        """Begin in the place of a lost validator: with the batches of the round, and without what that one kept."""
+        trainer, train = self._trainer, self._run.train
+        if not part.round:
+            return  # the servers have no model yet
+        # A server may not have the initial model, as the lost coordinator may have sent it to some only.
+        self._presents = self._training.is_coordinator and part.round == 1
+        if self._presents and self.steps_before_model:
+            trainer.train(self.steps_before_model)
+        done = part.round * train.steps_per_round
+        trainer.go_to((done, *divmod(done, trainer.steps_per_epoch)))
+        self._training.resume(part.round, part.evaluated)
+        self._collector.begin(part.round, ())
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
@@ -90,6 +109,12 @@ class SyncValidator(TrainingRole):
             case Lost() | Replaced() if isinstance(self._collector, QuorumCollector):
                 yield from self._collector.note_member(event, self.round, self._training.over_before)
                 yield from self._combine_when_ready()
+            case Start() if self._presents:
+                yield from self.initial_messages(statistics=False)
+                yield from self._training.handle(event)
+            case Received(source, Serve() as taken_over) if source == SERVER_0:
+                if isinstance(self._collector, QuorumCollector):
+                    self._collector.positions.learn(taken_over.positions)
             case Received(source, Credit() as credit) if source in self._servers:
                 yield from self._sender.take_credit(source, credit)
             case Received() | Malformed() if not self._training.takes(event):
@@ -97,6 +122,7 @@ class SyncValidator(TrainingRole):
             case Computed("combine"):
                 yield from self._send_combined()
             case Computed("adopt"):
+                yield from self._serve()
                 yield from self._close()
                 yield from self._training.handle(event)
             case _:
@@ -114,11 +140,20 @@ class SyncValidator(TrainingRole):
         self._training.on(Trigger.STEPS_DONE)
         yield from self._combine_when_ready()
 
+    def _serve(self) -> Iterator[Effect]:
+        """Serve the workers that this validator has in the round, as its model says."""
+        there, collector = self._training.inbox.validators, self._collector
+        if there is not None and isinstance(collector, QuorumCollector):
+            of = self._roster.validator_of
+            mine = [peer for peer in self._roster.all_workers() if of(peer.index, there) == self.peer.index]
+            over = self._training.over_before(self.round)
+            yield from collector.serve(mine, self.round, over=over)
+
     def _close(self) -> Iterator[Effect]:
         """Close the round for further workers if that is due, and if its model has said whether it waits for all."""
         training = self._training
         if training.stage in (Stage.TRAINING, Stage.GATHERING, Stage.COMBINING):
-            yield from self._collector.close(self.round, everyone=Flag.EVERYONE in training.inbox.flags)
+            yield from self._collector.close(self.round, training.inbox.flags)
 
     def _combine_when_ready(self) -> Iterator[Effect]:
         yield from self._close()
@@ -148,10 +183,12 @@ class SyncValidator(TrainingRole):
         """Send the combined partition to the servers; go on with the next one."""
         collector, done = self._collector, self._collector.current
         yield from credits(done, collector.total, collector.updates(self.round))
+        positions = collector.counted if self._run.survive.validators else None
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             combined = CombinedUpdate(
                 round=self.round, shard=server, partition=number, flags=self._sender.checkpoint_flags,
                 answered=collector.answered if number == 0 else None, lost=collector.lost if number == 0 else (),
+                positions=positions if server == SERVER_0.index and number == 0 else None,
                 values=self._combined[start:stop],
             )  # fmt: skip
             yield from self._sender.put(Peer("server", server), combined)

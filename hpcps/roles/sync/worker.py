@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcps.numerics.state import Position, State
-from hpcps.protocol.messages import Absent, Credit, Flag, ModelPartition, Peer, SendAgain, Update, WriteCheckpoint
-from hpcps.protocol.received import Malformed, Received, Reduced
+from hpcps.protocol.messages import (
+    Absent,
+    Credit,
+    Flag,
+    ModelPartition,
+    Peer,
+    SendAgain,
+    TakePart,
+    Update,
+    WriteCheckpoint,
+)
+from hpcps.protocol.received import Malformed, Received, Reduced, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
@@ -28,13 +38,16 @@ class SyncWorker(Worker):
     stages = SYNC_WORKER
 
     def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
-        self._receivers = Roster.of(run).combiners_of(peer.index)
+        self._roster = Roster.of(run)
+        self._receivers = self._roster.combiners_of(peer.index)
         super().__init__(peer, run, trainer, resources, self._receivers)
-        self._sender = PartitionSender(self._training, self._receivers, self._record_round)
+        self._sender = PartitionSender(self._training, self._receivers, self._record_round, self._to)
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._answer = LastAnswer() if run.has_quorum else None
         self._owes = False
         self._now = 0.0
+        # Those that have the model that was adopted last.
+        self._validators: tuple[int, ...] | None = None
 
     def state(self, evaluated: int) -> State:
         state = super().state(evaluated)
@@ -49,16 +62,26 @@ class SyncWorker(Worker):
         """Return where a replacement goes on after this update, for the combiner that decides who is in."""
         return self.position() if to == self._receivers[0] else None
 
-    def take_place(self, first: int, position: Position | None) -> None:
-        """Begin in the place of a lost worker, see `TakePart`."""
-        self.go_to(first, position)
+    def take_place(self, part: TakePart) -> None:
+        """Begin in the place of a lost worker."""
+        self.go_to(part.round, part.position)
+
+    def _to(self, receiver: Peer) -> Peer:
+        """Return the combiner that takes an answer: the present validator of this worker, if its own one is lost."""
+        if self._validators is None:
+            return receiver
+        other = self._roster.validator_of(self.peer.index, self._validators)
+        assert other is not None, "somebody serves the workers that get a model"
+        return Peer("validator", other)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         if not isinstance(event, (Reduced, Idle, StopRequested)):
             self._now = event.arrived
         match event:
-            case Computed("adopt") if self._answer is not None:
-                self._answer.begin(self.round, self._now)
+            case Computed("adopt"):
+                self._validators = self._training.inbox.validators
+                if self._answer is not None:
+                    self._answer.begin(self.round, self._now)
                 yield from self._training.handle(event)
             case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
                 yield from self._sender.take_checkpoint(due)
@@ -74,6 +97,8 @@ class SyncWorker(Worker):
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
+            case Replaced():
+                pass  # the record says from which message on a validator is its replacement
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self.refuse(event.source, unwanted(event, "a worker"))
             case _:
@@ -110,7 +135,7 @@ class SyncWorker(Worker):
                 position = self._position(receiver)
                 absent = Absent(round=self.round, flags=flags, abandoned=abandoned, position=position)
                 self._note(receiver, absent)
-                yield Send(receiver, absent)
+                yield Send(self._to(receiver), absent)
         yield from self._sender.end_when_sent()
 
     def _note(self, to: Peer, answer: Update | Absent) -> None:
@@ -129,7 +154,7 @@ class SyncWorker(Worker):
 
     def _send_part(self, to: Peer, answer: Update | Absent) -> Iterator[Effect]:
         if isinstance(answer, Absent):
-            yield Send(to, answer)
+            yield Send(self._to(to), answer)
         else:
             yield from self._sender.put(to, answer)
 

@@ -62,6 +62,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "rounds": (run.train.mode == "sync", (MODE,)),
         "rounds of fixed steps": (run.train.policy is None, (STEPS,)),
         "survivors": (run.survive.workers, (("survive", "workers"),)),
+        "surviving validators": (run.survive.validators, (("survive", "validators"),)),
         "servers": (not run.collective, (EXCHANGE,)),
         "the global model": (run.validation.evaluate == "global_model", (("validation", "evaluate"),)),
         "validators": (topology.validators > 0, (VALIDATORS,)),
@@ -213,7 +214,14 @@ def _survive(run: Run) -> Iterator[Need]:
         if not failure.at and failure.every is None:
             yield Need(path, "", "has no times: set at, or every", (path,))
         workers = run.topology.workers
-        if failure.process == "worker-0" and not run.topology.validators:
+        role, _, index = failure.process.partition("-")
+        if role == "validator":
+            message = "a lost validator ends the run: set survive.validators = true, or leave it out"
+            yield Need((*path, "process"), "surviving validators", message)
+            if index and int(index) >= run.topology.validators:
+                message = f"there is no {failure.process}: use validator-0 to validator-{run.topology.validators - 1}"
+                yield Need((*path, "process"), "", message, (VALIDATORS,))
+        elif failure.process == "worker-0" and not run.topology.validators:
             message = (
                 "worker-0 gives the initial weights and evaluates, and a run does not survive its loss: use another "
             )
@@ -221,10 +229,11 @@ def _survive(run: Run) -> Iterator[Need]:
         elif failure.process == "worker" and workers < 2 and not run.topology.validators:
             message = "worker-0, the only worker, evaluates, and a run does not survive its loss: use more workers, or "
             yield Need((*path, "process"), "", f"{message}topology.validators = 1", (WORKERS, VALIDATORS))
-        elif failure.process != "worker" and int(failure.process.removeprefix("worker-")) >= workers:
+        elif index and int(index) >= workers:
             message = f"there is no {failure.process}: use worker-0 to worker-{workers - 1}"
             yield Need((*path, "process"), "", message, (WORKERS,))
     least = run.survive.min_workers
+    yield from _survive_validators(run)
     if not run.survive.workers:
         if least is not None:
             message = "has an effect only with workers = true: set that, or leave it out"
@@ -264,6 +273,19 @@ def _survive(run: Run) -> Iterator[Need]:
     if isinstance(compressor, Compressor) and compressor.memory == "ef21":
         message = "combiners keep an estimate of each worker, which its replacement does not know: use another memory"
         yield Need(survivor, "", message, (("communication", "compression", "memory"),))
+
+
+def _survive_validators(run: Run) -> Iterator[Need]:
+    if not run.survive.validators:
+        return
+    path = ("survive", "validators")
+    yield Need(path, "survivors", "needs workers = true, too: set that, or leave it out")
+    yield Need(path, "validators", "there are none: use a validator, or leave it out")
+    yield Need(path, "rounds", "an asynchronous run does not survive the loss of a validator: leave it out")
+    yield Need(path, "one process", "only a simulated run survives the loss of a validator: leave it out")
+    if run.topology.evaluators:
+        message = "the evaluator answers the process that has sent it a model, not a replacement: use evaluators = 0"
+        yield Need(path, "", message, (("topology", "evaluators"),))
 
 
 def _rule(run: Run) -> Iterator[Need]:

@@ -1,0 +1,265 @@
+"""Runs in virtual time that lose validators: others serve their workers, replacements take part, and servers agree."""
+
+import pytest
+from executed import lines, run_here
+from interrupted import play, play_through
+from small_experiment import small_experiment
+from survive.test_crashes_with_losses import of_checkpoint, valid
+from survive.test_lost_workers import STEP, drawn_costs, drawn_failures, played, survivors
+
+from hpcps.cli.main import main
+from hpcps.errors import RunError
+from hpcps.protocol.roster import Roster
+from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.evaluation import Evaluations
+from hpcps.roles.sync.quorum import QuorumCollector
+from hpcps.roles.sync.worker import SyncWorker
+from hpcps.seeds import generator
+from hpcps.spec.checks import contradictions
+from hpcps.spec.problems import dotted
+
+BOTH = {"workers": True, "validators": True}
+
+
+def run_of(*failures, validators=2, **tables):
+    """Return a run that survives the loss of validators, too."""
+    return survivors(*failures, validators=validators, **{"survive": BOTH, **tables})
+
+
+def participants(folder, validator):
+    return {line["round"]: line["participants"] for line in lines(folder, f"validator-{validator}", "round")}
+
+
+def assert_consistent(run, folder):
+    """Each epoch is evaluated, rounds follow each other, and no step of a worker is in two combined updates."""
+    assert {line["epoch"] for line in lines(folder, "validator-0", "evaluation")} == {*range(1, run.train.epochs + 1)}
+    servers = range(run.topology.servers)
+    rounds = [[line["round"] for line in lines(folder, f"server-{s}", "round")] for s in servers]
+    assert all(each == list(range(len(each))) for each in rounds)
+    combined_of = [[line["validators"] for line in lines(folder, f"server-{s}", "round")] for s in servers]
+    assert all(each == combined_of[0] for each in combined_of)
+    if not run.has_quorum:  # what reaches a combiner is expected there
+        assert not any(lines(folder, f"validator-{v}", "rejected") for v in range(run.topology.validators))
+    for worker in range(run.topology.workers):
+        steps = {line["round"]: line["step"] for line in lines(folder, f"worker-{worker}", "round")}
+        applied = []
+        for line in sorted(combined(run, folder), key=lambda line: line["round"]):
+            answered = line["round"] - dict(map(tuple, line["late"])).get(worker, 0)
+            applied += [steps[answered]] if worker in line["arrived"] and answered in steps else []
+        assert applied == sorted(set(applied)), worker
+
+
+def combined(run, folder):
+    """Yield the lines of the rounds of validators whose combined updates are in the model."""
+    there = {line["round"]: line["validators"] for line in lines(folder, "server-0", "round")}
+    for v in range(run.topology.validators):
+        yield from (line for line in lines(folder, f"validator-{v}", "round") if v in there[line["round"]])
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("validators", "servers"), [(1, 1), (2, 2)])
+def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
+    kept, _ = played(run_of(validators=validators, servers=servers), tmp_path / "kept")
+    plain = survivors(validators=validators, servers=servers, survive={"workers": False})
+    model, _ = played(plain, tmp_path / "plain")
+    assert kept.tobytes() == model.tobytes()
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_another_validator_serves_its_workers_until_it_is_replaced(servers, tmp_path):
+    """Validator 1 fails in round 2; its workers are served from the model of round 4 on, by the other one."""
+    run = run_of({"process": "validator-1", "at": [0.5], "repair": 1.0}, servers=servers)
+    run_here(run, tmp_path)
+    (lost,), (replaced,) = lines(tmp_path, "server-0", "lost"), lines(tmp_path, "server-0", "replaced")
+    assert (lost["process"], lost["cause"], lost["counted"]) == ("validator-1", "a failure of the simulation", False)
+    other, own, first = participants(tmp_path, 0), participants(tmp_path, 1), replaced["first"]
+    assert [other[round] for round in range(5)] == [[0, 2], [0, 2], [0, 2], [0, 2], [0, 1, 2, 3]]
+    assert [other[round] for round in range(first - 1, first + 2)] == [[0, 1, 2, 3], [0, 2], [0, 2]]
+    assert [own[round] for round in (0, 1, first, first + 1)] == [[1, 3], [1, 3], [], [1, 3]]
+    assert sorted(own) == [0, 1, *range(first, max(other) + 1)]
+    assert_consistent(run, tmp_path)
+    assert RunDirectory(tmp_path).done
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("moment", [0.0, 0.5])
+def test_the_only_validator_is_replaced(moment, servers, tmp_path):
+    """It gives the initial model, and evaluates; all wait for it."""
+    run = run_of({"process": "validator-0", "at": [moment], "repair": 1.0}, validators=1, servers=servers)
+    run_here(run, tmp_path)
+    assert_consistent(run, tmp_path)
+    taken = [each for each in participants(tmp_path, 0).values() if each]
+    assert all(each == [0, 1, 2, 3] for each in taken)
+    assert RunDirectory(tmp_path).done
+
+
+def test_a_validator_that_evaluates_the_last_model_is_replaced(tmp_path):
+    slow = {"evaluate": 1.0}
+    whole = run_of(validators=1, simulation=slow)
+    run_here(whole, tmp_path / "whole")
+    end = lines(tmp_path / "whole", "server-0", "round")[-1]["time"]
+    run = run_of({"process": "validator-0", "at": [end + 0.3]}, validators=1, simulation=slow)
+    run_here(run, tmp_path / "lost")
+    starts = [line.get("incarnation") for line in lines(tmp_path / "lost", "validator-0", "start")]
+    assert starts == [None, 1]
+    assert_consistent(run, tmp_path / "lost")
+    names = [folder / "final" / "server-0.npy" for folder in (tmp_path / "whole", tmp_path / "lost")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+def random_run(seed, workers=None, **tables):
+    """Return a random run whose workers and validators fail."""
+    draw = generator(seed, "validator", 0, "survive")
+    validators, servers = ((1, 1), (2, 2), (2, 1), (3, 2), (1, 3))[seed % 5]
+    failures = [drawn_failures(draw), {**drawn_failures(draw), "process": "validator"}]
+    simulation = drawn_costs(draw, 2 * STEP)
+    tables = {
+        "communication": {"participation": float(draw.choice([1.0, 0.7]))},
+        "checkpoint": {"every": int(draw.integers(0, 3))},
+        "validation": {"rule": {"kind": str(draw.choice(["average", "median", "zeno"]))}},
+        "simulation": simulation,
+        **tables,
+    }
+    if draw.random() < 0.4:
+        tables["communication"]["compression"] = {"kind": "int8", "direction": "both"}
+    run = run_of(
+        *failures, servers=servers, validators=validators, workers=workers or int(draw.integers(3, 7)), **tables
+    )
+    run = run.model_copy(update={"seed": seed})
+    assert not list(contradictions(run))
+    return run
+
+
+SEEDS = [
+    *range(5),
+    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(5, 20)),
+    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(20, 200)),
+]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_failures(seed, tmp_path):
+    """Whatever fails when, the run ends; the same run gives the same bits."""
+    run = random_run(seed)
+    model, _ = played(run, tmp_path / "one")
+    assert played(run, tmp_path / "two")[0].tobytes() == model.tobytes()
+    assert_consistent(run, tmp_path / "one")
+    assert RunDirectory(tmp_path / "one").done
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_failures_with_a_quorum(seed, tmp_path):
+    quorum = {"quorum": 0.5, "late": ("next", "drop")[seed % 2], "abandon": seed % 3 == 0}
+    run = random_run(seed, workers=6, train=quorum)
+    run_here(run, tmp_path)
+    assert_consistent(run, tmp_path)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("seed", range(3))
+def test_crashes_and_losses(seed, tmp_path):
+    """A run that crashes goes on from a checkpoint without the parts of lost validators."""
+    draw = generator(seed, "validator", 1, "crashes")
+    run = run_of({"every": 1.5, "repair": 0.1}, {"process": "validator", "every": 1.0}, servers=1 + seed % 2,
+                 checkpoint={"every": 1})  # fmt: skip
+    run = run.model_copy(update={"seed": seed})
+    play_through(run, tmp_path, [int(draw.integers(200, 900)) for _ in range(3)])
+    rounds = [line["round"] for line in valid(tmp_path, "server-0", "round")]
+    assert rounds == list(range(len(rounds)))
+    for worker in range(4):
+        steps = [line["step"] for line in valid(tmp_path, f"worker-{worker}", "round")]
+        assert steps, worker
+
+
+def test_a_checkpoint_has_no_part_of_a_lost_validator(tmp_path):
+    run = run_of({"process": "validator-1", "at": [0.5], "repair": 3600})
+    record = tmp_path / "records" / "server-0.jsonl"
+    assert not play(run, tmp_path, stop=lambda: '"event": "lost"' in record.read_text())
+    (position,) = (tmp_path / "checkpoints").iterdir()
+    assert "validator-1" not in of_checkpoint(tmp_path, int(position.name))
+    assert play(run, tmp_path)
+    assert participants(tmp_path, 1)[int(position.name)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({"survive": {"workers": False}}, "survive.validators: needs workers = true, too"),
+        ({"topology": {"validators": 0}}, "survive.validators: there are none: use a validator"),
+        ({"topology": {"evaluators": 1}}, "survive.validators: the evaluator answers the process"),
+        (
+            {"train": {"mode": "async"}, "validation": {"rule": {"kind": "naive_async"}}},
+            "survive.validators: an asynchronous run does not survive the loss of a validator",
+        ),
+        ({"survive": {"validators": False}}, "failures[0].process: a lost validator ends the run"),
+    ],
+)
+def test_what_a_run_does_not_survive_is_refused(tables, expected):
+    tables = {**tables, "survive": {**BOTH, **tables.get("survive", {})}}
+    problems = list(contradictions(run_of({"process": "validator-1", "at": [1.0]}, **tables)))
+    assert any(expected in f"{dotted(problem.path)}: {problem.message}" for problem in problems), problems
+
+
+def test_check_says_what_a_file_survives(tmp_path, capsys):
+    file = tmp_path / "file.toml"
+    keys = {"topology.validators": 2, "survive.workers": True, "survive.validators": True, "transport.kind": "inproc"}
+    file.write_text(small_experiment("file", keys))
+    assert main(["check", str(file)]) == 0
+    assert "; others serve the workers of a lost validator; any other lost process ends" in capsys.readouterr().out
+    assert main(["check", str(file), "--set", "topology.validators=1"]) == 0
+    assert "; all wait for the replacement of a lost validator; any" in capsys.readouterr().out
+    assert main(["check", str(file), "--set", "transport.kind=pslite"]) == 2
+    assert "only a simulated run survives the loss of a validator: leave it out" in capsys.readouterr().err
+
+
+def test_workers_of_lost_validators_are_spread():
+    roster = Roster(1, 3, 9)
+    assert [roster.validator_of(k, (0, 1, 2)) for k in range(9)] == [0, 1, 2] * 3
+    assert [roster.validator_of(k, (0, 2)) for k in range(9)] == [0, 0, 2, 0, 2, 2, 0, 0, 2]
+    assert {roster.validator_of(k, (1,)) for k in range(9)} == {1}
+    assert roster.validator_of(0, ()) is None
+
+
+def keep_serving(self, workers, round, *, over):
+    """Serve the workers of the lost validator, and never give them back."""
+    yield from SERVE(self, self._serves | set(workers), round, over=over)
+
+
+SERVE = QuorumCollector.serve
+FAULTS = {
+    "a worker always answers its own validator": (SyncWorker, "_to", lambda self, receiver: receiver),
+    "nobody serves the workers of a lost validator": (QuorumCollector, "serve", lambda *_, **__: iter(())),
+    "workers are not given back": (QuorumCollector, "serve", keep_serving),
+    "a replacement does not know what is evaluated": (Evaluations, "due", lambda self, round: ()),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault, tmp_path, monkeypatch):
+    """The run ends without progress, servers disagree, or an update or an evaluation is missing or there twice."""
+    monkeypatch.setattr(*FAULTS[fault])
+    for seed in range(6):
+        draw = generator(seed, "validator", 0, "faults")
+        failures = [
+            {"process": process, "at": sorted(map(float, draw.uniform(0.1, 3.0, times))), "repair": 0.4}
+            for process, times in (("validator-0", 1), ("validator-1", 2), ("worker", 1))
+        ]
+        run = run_of(*failures, servers=2, simulation=drawn_costs(draw, 2 * STEP))
+        try:
+            run_here(run, tmp_path / str(seed))
+            assert_consistent(run, tmp_path / str(seed))
+        except (RunError, AssertionError):
+            return
+    pytest.fail("the runs are as without the fault")
+
+
+@pytest.mark.thorough
+def test_without_a_fault_nothing_is_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(FAULTS, "none", (QuorumCollector, "serve", SERVE))
+    with pytest.raises(pytest.fail.Exception):
+        test_a_planted_fault_is_found("none", tmp_path, monkeypatch)
