@@ -306,5 +306,5 @@ def test_what_has_come_of_a_dropped_update_is_released_when_the_round_closes():
 
     kept = [send(worker, 0) for worker in peers]
     assert all(payload() is not None for payload in kept)
-    list(collector.close(0, everyone=False))
+    list(collector.close(0, Flag.NONE))
     assert [payload() is not None for payload in kept] == [True, True, False]

@@ -70,8 +70,16 @@ RUNS = {
 }  # fmt: skip
 
 
-RARE = {("Server, synchronous", Stage.STARTING, Trigger.ROUNDS_OVER)}
-"""Lines that these runs need not take: a run with a policy crashes after the checkpoint of its last round."""
+RARE = {
+    ("Server, synchronous", Stage.STARTING, Trigger.ROUNDS_OVER),
+    ("Server, synchronous", Stage.STOPPING, Trigger.ROUNDS_OVER),
+    *(
+        ("Server, synchronous", stage, Trigger.EVALUATION_DUE)
+        for stage in (Stage.STARTING, Stage.GATHERING, Stage.CHECKPOINTING)
+    ),
+}
+"""Lines that these runs need not take: a run with a policy crashes after the checkpoint of its last round, and
+validators are lost in `tests/survive` only."""
 
 
 @pytest.mark.thorough
