@@ -34,4 +34,8 @@ if [ -n "${HPCPS_SITE:-}" ]; then
   done
   [ -z "$site" ] || options+=(-v "$site")
 fi
+command -v qsub >/dev/null || {
+  echo "there is no qsub here: submit where PBS has it, such as on a login node, or load its module in the site profile" >&2
+  exit 127
+}
 exec qsub ${QSUB_OPTIONS[@]+"${QSUB_OPTIONS[@]}"} ${options[@]+"${options[@]}"} "$script"

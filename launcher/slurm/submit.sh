@@ -26,4 +26,8 @@ if [ -n "${HPCPS_SITE:-}" ]; then
   HPCPS_SITE=$(realpath "$HPCPS_SITE")
   export HPCPS_SITE
 fi
+command -v sbatch >/dev/null || {
+  echo "there is no sbatch here: submit where Slurm has it, such as on a login node, or load its module in the site profile" >&2
+  exit 127
+}
 exec sbatch ${SBATCH_OPTIONS[@]+"${SBATCH_OPTIONS[@]}"} "$@" "$script"

@@ -47,6 +47,15 @@ def test_processes_of_this_machine_one_after_another(file):
         assert (again.state, again.job) == ("done", "")
 
 
+@pytest.mark.parametrize(("executor", "program"), [("pbs", "qsub"), ("slurm", "sbatch")])
+def test_without_the_programs_of_the_batch_system(executor, program, file, tmp_path, monkeypatch):
+    for name in ("bash", "dirname", "mkdir", "realpath"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(hpcps.LaunchError, match=f"{executor}: the job was not submitted: there is no {program} here"):
+        hpcps.submit(file(), executor=executor)
+
+
 def test_a_run_that_fails_says_why(file):
     (run,) = hpcps.submit(file(data={"name": "cifar10", "dir": "nowhere", "limit": 480, "test_limit": 60}))
     with pytest.raises(hpcps.RunError, match=rf"run {run.run_id} .*of local: .*nowhere"):
