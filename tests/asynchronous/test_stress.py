@@ -17,6 +17,8 @@ pytestmark = pytest.mark.usefixtures("starts_processes")
 
 DELAY = {"kind": "lognormal", "median": 1.0, "sigma": 1.5}
 HERE = Path(__file__).parent
+EPOCHS = 300
+"""So many that each process takes part, also one that starts late."""
 
 
 def check(played, run, blocks):
@@ -69,11 +71,11 @@ def test_over_mpi_with_random_delays(tmp_path):
     if launcher is None:
         pytest.skip("there is no mpirun")
     command = [launcher, "-n", str(sum(shape)), sys.executable, "-m", "mpi4py", str(HERE / "stress.py"), str(tmp_path)]
-    command += [*map(str, shape), "80", "queued", str(MANY)]
+    command += [*map(str, shape), str(EPOCHS), "queued", str(MANY)]
     environment = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
     assert done.returncode == 0, done.stderr
-    run = stressed(*shape, 80, "queued", DELAY)
+    run = stressed(*shape, EPOCHS, "queued", DELAY)
     updates = check(Played(tmp_path, run), run, MANY)
     assert updates > 50  # how many come beside the validators' refreshes depends on the machine
     assert np.isfinite(Played(tmp_path, run).model).all()

@@ -3,6 +3,7 @@
 import pytest
 
 from hpcps.execution.sweep.batch import execute_point
+from hpcps.execution.tracking import TrackingProcess
 from hpcps.records.files import read_lines
 from hpcps.records.locate import run_folder
 from hpcps.records.status import SweepProgress
@@ -34,7 +35,7 @@ def test_a_diverged_run_takes_no_more_steps_and_has_the_same_curve(tmp_path, tex
     curves, trained, models = [], [], []
     for stops in ("false", "true"):
         (point,) = load_experiment(file, [f"train.stop_when_diverged={stops}"]).points
-        assert execute_point(point, tmp_path / stops, [], lambda: False)
+        assert execute_point(point, tmp_path / stops, [], lambda: False, TrackingProcess())
         folder = run_folder(point, tmp_path / stops)
         records = {path.stem: read_lines(path).lines for path in sorted((folder / "records").iterdir())}
         lines = [line for record in records.values() for line in record]
@@ -57,7 +58,7 @@ def test_the_largest_rates_end_in_a_run_that_is_marked(tmp_path, text, optimizer
     file = tmp_path / "diverged.toml"
     file.write_text(text.format(train=f"optimizer = {{ {optimizer} }}"))
     (point,) = load_experiment(file, ["train.epochs=1", 'validation.rule.kind="average"']).points
-    assert execute_point(point, tmp_path, [], lambda: False)
+    assert execute_point(point, tmp_path, [], lambda: False, TrackingProcess())
     (status,) = SweepProgress([run_folder(point, tmp_path)]).poll()
     # Servers refuse updates that are not finite, so their model stays as it is.
     assert status.diverged if text == ALONE else status.stalled
