@@ -38,13 +38,15 @@ def regular(path: Path) -> Path:
     """Return the path of a file, if it can be read to its end without waiting for another process.
 
     Opening a named pipe waits for a process that writes into it, possibly for ever. The files in `/dev`, such as
-    `/dev/stdin` and the `/dev/fd/63` of a shell's `<(command)`, are passed: only a person names them.
+    `/dev/stdin` and the `/dev/fd/63` of a shell's `<(command)`, are passed: only a person names them. Those in
+    `/dev/shm` are files like others.
 
     Raises:
         OSError: it does not exist, or is a pipe, a socket or a device.
     """
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.parts[:2] == ("/", "dev")):
+    named = path.parts[:2] == ("/", "dev") and path.parts[2:3] != ("shm",)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or named):
         raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and not a file", str(path))
     return path
 

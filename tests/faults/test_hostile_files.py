@@ -59,6 +59,7 @@ def restored(path: Path) -> Iterator[bytes]:
     try:
         yield whole
     finally:
+        path.unlink(missing_ok=True)  # a named pipe would wait for its reader
         path.write_bytes(whole)
 
 
