@@ -23,6 +23,8 @@ State = Literal["pending", "running", "done", "failed", "cancelled"]
 
 _INTERVAL = 2.0
 """Seconds between two questions to the batch system."""
+_PATIENCE = 60.0
+"""Seconds in which a batch system may not answer, or not know a job, before the job counts as ended."""
 
 
 @dataclass
@@ -45,6 +47,7 @@ class SubmittedRun:
     _resubmissions: int = field(repr=False)
     _logs: list[Path] = field(repr=False)
     _cancelled: bool = field(default=False, repr=False)
+    _unknown: float | None = field(default=None, repr=False)
 
     @property
     def state(self) -> State:
@@ -59,6 +62,8 @@ class SubmittedRun:
         if is_done(self._experiment.points[0], self._experiment.results):
             return "done"
         status = self._executor.status(self.job)
+        if status != "unknown":
+            self._unknown = None
         if status in ("pending", "running"):
             return status
         # The job may have ended its run, or have named its successor, after the questions above.
@@ -74,6 +79,10 @@ class SubmittedRun:
             self._resubmissions -= 1
             self.job = self._executor.submit(self._request)
             return "pending"
+        if status == "unknown":
+            self._unknown = time.monotonic() if self._unknown is None else self._unknown
+            if time.monotonic() - self._unknown < _PATIENCE:
+                return "running"
         return "failed"
 
     @property

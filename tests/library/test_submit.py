@@ -82,6 +82,18 @@ def test_a_job_that_loses_its_hosts_is_submitted_again(pbs, file):
     assert "1 run" in run.logs()
 
 
+def test_a_batch_system_that_does_not_answer_for_a_moment(pbs, file, monkeypatch):
+    (run,) = hpcps.submit(file(train={"epochs": 100000}), executor="pbs")
+    working = (pbs / "qstat").read_text()
+    (pbs / "qstat").write_text("#!/bin/bash\necho 'cannot connect to server' >&2; exit 1\n")
+    assert run.state == "running"
+    monkeypatch.setattr("hpcps.library.submission._PATIENCE", 0.0)
+    assert run.state == "failed"
+    (pbs / "qstat").write_text(working)
+    assert run.state == "running"
+    run.cancel()
+
+
 def test_it_is_not_submitted_more_often_than_asked(pbs, file):
     (pbs / "lose").touch()
     (run,) = hpcps.submit(file(), executor="pbs", resubmissions=0)
