@@ -19,12 +19,12 @@ import hpcps
 from hpcps.errors import LaunchError
 from hpcps.launch.bounded import ask
 
-JobStatus = Literal["pending", "running", "ended", "preempted", "unknown"]
-"""What a batch system says of a job; `unknown`: it does not know the job any more, or does not answer."""
+JobStatus = Literal["pending", "running", "ended", "preempted", "unknown", "silent"]
+"""What a batch system says of a job; `unknown`: it does not know the job any more; `silent`: it does not answer."""
 
 _TIMEOUT = 60.0
 """Seconds for a command of a batch system to answer."""
-_SUCCESSOR = re.compile(r" continues as (\S+) \(number \d+ after the first job\)$", re.MULTILINE)
+_SUCCESSOR = r"^\S+ {job}(?:\.\S+)? stopped .* continues as (\S+) \(number \d+ after the first job\)$"
 """The line with which a job names its successor (`succeed` in launcher/job.sh)."""
 
 
@@ -89,6 +89,8 @@ class PbsExecutor(Executor):
         answer = ask(["qstat", "-x", "-f", job], _TIMEOUT)
         text = re.sub(r"\n\t", "", answer.output)
         state = re.search(r"^ *job_state = (\w)", text, re.MULTILINE)
+        if answer.problem and "Unknown Job" not in answer.errors:
+            return "silent"
         if answer.problem or state is None:
             return "unknown"
         if state[1] in "FXM":
@@ -119,6 +121,8 @@ class SlurmExecutor(Executor):
 
     def status(self, job: str) -> JobStatus:
         answer = ask(["squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T"], _TIMEOUT)
+        if answer.problem and "Invalid job id" not in answer.errors:
+            return "silent"
         states = answer.output.split()
         if answer.problem or not states:  # it ended some minutes ago: accounting knows it, if the site has it
             answer = ask(["sacct", "--noheader", "--parsable2", "-X", "--jobs", job, "--format", "State"], _TIMEOUT)
@@ -192,9 +196,10 @@ def home() -> Path:
     raise LaunchError(f"there are no job scripts: neither {folders[0]} nor {folders[1]} has launcher/job.sh")
 
 
-def successor_in(log: str) -> str | None:
-    """Return the job that continues another one, according to the log of that one."""
-    found = _SUCCESSOR.search(log)
+def successor_in(log: str, job: str) -> str | None:
+    """Return the job that continues another one, according to a log, in which other jobs may have written, too."""
+    number = job.partition(".")[0]  # PBS may leave out its server
+    found = re.search(_SUCCESSOR.format(job=re.escape(number)), log, re.MULTILINE)
     return found[1] if found else None
 
 
