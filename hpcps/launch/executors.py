@@ -33,7 +33,7 @@ class JobRequest:
     """A command to execute as a job.
 
     Attributes:
-        words: the command of hpcps, such as `run experiments/mine.toml`; no word has a blank.
+        words: the command of hpcps, such as `run experiments/mine.toml`; job scripts take no word with a blank.
         hosts: the number of hosts that the default resources have.
         cores: the cores of each of them.
         options: options of `qsub` or `sbatch` in place of the default resources.
@@ -214,6 +214,8 @@ def _variables(request: JobRequest) -> dict[str, str]:
 
 def _submit(batch: str, options: Sequence[str], request: JobRequest) -> str:
     """Submit `command.sh` of a batch system; return what `qsub` or `sbatch` prints."""
+    if len(" ".join(request.words).split()) > len(request.words):
+        raise LaunchError(f"the folder {request.log.parent} has a blank in its path, which job scripts do not pass on")
     scripts = home() / "launcher" / batch
     command = ["bash", str(scripts / "submit.sh"), str(scripts / "command.sh"), *options]
     answer = ask(command, _TIMEOUT, {**os.environ, **_variables(request)})

@@ -175,7 +175,7 @@ def submit(
         raise LaunchError(f"executor: there is no {executor!r}: choose one of {', '.join(EXECUTORS)}")
     if executor == "local" and options is not None:
         raise LaunchError("options: they are for qsub and sbatch; executor local has none")
-    if options is not None and (isinstance(options, str) or not all(isinstance(word, str) for word in options)):
+    if options is not None and not _is_words(options):
         raise LaunchError('options: expects a list of texts, a word each, such as ["-l", "walltime=4:00:00"]')
     if not isinstance(experiment, str | Path) or not Path(experiment).is_file():
         given = experiment if isinstance(experiment, str | Path) else named(experiment)
@@ -204,12 +204,14 @@ def _words(one: Experiment, arguments: Path) -> tuple[str, ...]:
     """Return the command that executes a run; a file has its arguments, which may have blanks and quotes."""
     words = [str(one._content.file), "--results", str(one.results), "--only", one.points[0].run_id]
     words += [word for override in one._set for word in ("--set", override)]
-    if any(character.isspace() for character in str(arguments)):
-        raise LaunchError(f"the folder {arguments.parent} has a blank in its path, which job scripts do not pass on")
     with writing(arguments):
         arguments.parent.mkdir(parents=True, exist_ok=True)
         arguments.write_text(shlex.join(words) + "\n", encoding="utf-8")
     return ("run", f"@{arguments}")
+
+
+def _is_words(options: object) -> bool:
+    return isinstance(options, list | tuple) and all(isinstance(word, str) for word in options)
 
 
 def _read(log: Path) -> str:

@@ -35,7 +35,8 @@ def pbs(tmp_path, monkeypatch):
     return folder
 
 
-def test_processes_of_this_machine_one_after_another(file):
+def test_processes_of_this_machine_one_after_another(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HPCPS_RESULTS", str(tmp_path / "my results"))
     first, second = hpcps.submit(file(**TWO), set={"seed": 7})
     assert (first.label, second.label) == ("zeno", "average")
     assert first.state in ("pending", "running")
@@ -158,5 +159,9 @@ def test_mistakes_are_plain_errors(pbs, file, tmp_path):
         hpcps.submit(file(), options=["-l", "select=1"])
     with pytest.raises(hpcps.LaunchError, match="options: expects a list of texts, a word each"):
         hpcps.submit(file(), executor="pbs", options="-l select=1")
+    with pytest.raises(hpcps.LaunchError, match="options: expects a list of texts, a word each"):
+        hpcps.submit(file(), executor="pbs", options=3)
+    with pytest.raises(hpcps.LaunchError, match="has a blank in its path, which job scripts do not pass on"):
+        hpcps.submit(file(), executor="pbs", results=tmp_path / "my results")
     with pytest.raises(hpcps.LaunchError, match="choose one of pbs, slurm, local"):
         hpcps.submit(file(), executor=["pbs"])
