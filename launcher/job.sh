@@ -166,7 +166,7 @@ succeed() {
   # One job at a time: others may change the dependencies of the same jobs.
   left=$({ flock -w 60 9 || true; hand_over "$became"; } 9<launcher/job.sh)
   [ -z "$left" ] || complain "${left//$'\n'/, } still wait for the end of this job only: let them wait for $became"
-  echo "$(date -Is) stopped before the end of its walltime, continues as $became (number $HPCPS_SUCCESSOR after the first job)"
+  echo "$(date -Is) $job stopped before the end of its walltime, continues as $became (number $HPCPS_SUCCESSOR after the first job)"
   exit 0
 }
 

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -63,8 +64,11 @@ class TrackingProcess:
                 env=without_launch(os.environ),
                 start_new_session=True,
             )
+            # A tracker that hangs lets the pipe become full: requests stay in this process, and the run goes on.
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, and has said why
+        with suppress(OSError):  # it has ended, and has said why; or it does not read
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
@@ -199,8 +203,6 @@ def follow(requests: int) -> None:
             pause = max(_INTERVAL, (time.monotonic() - began) / _SHARE)
             continue
         read = os.read(requests, 65536)
-        if not read:
-            signal.alarm(round(_END))  # a tracker may wait for a network, and nobody waits for this process
         *lines, text = (text + read).split(b"\n")
         for line in lines if read else [b"{}"]:
             request = json.loads(line)
@@ -215,6 +217,14 @@ def follow(requests: int) -> None:
             return
 
 
+def _end_after(requests: int) -> None:
+    """Wait until nobody writes requests any more; then end this process within seconds, whatever a tracker does."""
+    closed = select.poll()
+    closed.register(requests, 0)  # it reports the end of a pipe always, and nothing else here
+    closed.poll()
+    signal.alarm(round(_END))
+
+
 def main() -> int:
     """Follow runs until the process that started this one ends, or closes the pipe; then end within seconds."""
     # A batch system sends them to all processes of a job; the process that started this one reacts.
@@ -225,6 +235,7 @@ def main() -> int:
     os.dup2(silent, 2)
     sys.stderr = os.fdopen(own, "w", buffering=1)
     os.nice(10)
+    threading.Thread(target=_end_after, args=(0,), daemon=True).start()
     follow(0)
     return 0
 

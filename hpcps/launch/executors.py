@@ -19,12 +19,12 @@ import hpcps
 from hpcps.errors import LaunchError
 from hpcps.launch.bounded import ask
 
-JobStatus = Literal["pending", "running", "ended", "preempted", "unknown"]
-"""What a batch system says of a job; `unknown`: it does not know the job any more, or does not answer."""
+JobStatus = Literal["pending", "running", "ended", "preempted", "unknown", "silent"]
+"""What a batch system says of a job; `unknown`: it does not know the job any more; `silent`: it does not answer."""
 
 _TIMEOUT = 60.0
 """Seconds for a command of a batch system to answer."""
-_SUCCESSOR = re.compile(r" continues as (\S+) \(number \d+ after the first job\)$", re.MULTILINE)
+_SUCCESSOR = r"^\S+ {job}(?:\.\S+)? stopped .* continues as (\S+) \(number \d+ after the first job\)$"
 """The line with which a job names its successor (`succeed` in launcher/job.sh)."""
 
 
@@ -33,7 +33,7 @@ class JobRequest:
     """A command to execute as a job.
 
     Attributes:
-        words: the command of hpcps, such as `run experiments/mine.toml`; no word has a blank.
+        words: the command of hpcps, such as `run experiments/mine.toml`; job scripts take no word with a blank.
         hosts: the number of hosts that the default resources have.
         cores: the cores of each of them.
         options: options of `qsub` or `sbatch` in place of the default resources.
@@ -89,6 +89,8 @@ class PbsExecutor(Executor):
         answer = ask(["qstat", "-x", "-f", job], _TIMEOUT)
         text = re.sub(r"\n\t", "", answer.output)
         state = re.search(r"^ *job_state = (\w)", text, re.MULTILINE)
+        if answer.problem and "Unknown Job" not in answer.errors:
+            return "silent"
         if answer.problem or state is None:
             return "unknown"
         if state[1] in "FXM":
@@ -119,6 +121,8 @@ class SlurmExecutor(Executor):
 
     def status(self, job: str) -> JobStatus:
         answer = ask(["squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T"], _TIMEOUT)
+        if answer.problem and "Invalid job id" not in answer.errors:
+            return "silent"
         states = answer.output.split()
         if answer.problem or not states:  # it ended some minutes ago: accounting knows it, if the site has it
             answer = ask(["sacct", "--noheader", "--parsable2", "-X", "--jobs", job, "--format", "State"], _TIMEOUT)
@@ -192,9 +196,10 @@ def home() -> Path:
     raise LaunchError(f"there are no job scripts: neither {folders[0]} nor {folders[1]} has launcher/job.sh")
 
 
-def successor_in(log: str) -> str | None:
-    """Return the job that continues another one, according to the log of that one."""
-    found = _SUCCESSOR.search(log)
+def successor_in(log: str, job: str) -> str | None:
+    """Return the job that continues another one, according to a log, in which other jobs may have written, too."""
+    number = job.partition(".")[0]  # PBS may leave out its server
+    found = re.search(_SUCCESSOR.format(job=re.escape(number)), log, re.MULTILINE)
     return found[1] if found else None
 
 
@@ -209,6 +214,8 @@ def _variables(request: JobRequest) -> dict[str, str]:
 
 def _submit(batch: str, options: Sequence[str], request: JobRequest) -> str:
     """Submit `command.sh` of a batch system; return what `qsub` or `sbatch` prints."""
+    if len(" ".join(request.words).split()) > len(request.words):
+        raise LaunchError(f"the folder {request.log.parent} has a blank in its path, which job scripts do not pass on")
     scripts = home() / "launcher" / batch
     command = ["bash", str(scripts / "submit.sh"), str(scripts / "command.sh"), *options]
     answer = ask(command, _TIMEOUT, {**os.environ, **_variables(request)})

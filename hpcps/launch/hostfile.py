@@ -85,7 +85,7 @@ def read_hostfile(path: Path, style: Style = "hpcps") -> tuple[Host, ...]:
         if isinstance(error.__cause__, FileNotFoundError):
             what = f"there is no host file {path}: name one, or leave it out to run on this machine"
             raise LaunchError(what) from None
-        raise LaunchError(f"the host file {path} cannot be read: {error.reason}") from error
+        raise LaunchError(f"the host file {path}: {error.reason}") from error
     lines: list[_Line] = []
     mistakes: list[tuple[int, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):

@@ -23,8 +23,8 @@ State = Literal["pending", "running", "done", "failed", "cancelled"]
 
 _INTERVAL = 2.0
 """Seconds between two questions to the batch system."""
-_PATIENCE = 60.0
-"""Seconds in which a batch system may not answer, or not know a job, before the job counts as ended."""
+_SILENCE = 600.0
+"""Seconds after which a job counts as ended if the batch system does not answer."""
 
 
 @dataclass
@@ -47,14 +47,16 @@ class SubmittedRun:
     _resubmissions: int = field(repr=False)
     _logs: list[Path] = field(repr=False)
     _cancelled: bool = field(default=False, repr=False)
-    _unknown: float | None = field(default=None, repr=False)
+    _last: State = field(default="pending", repr=False)
+    _answered: float = field(default_factory=time.monotonic, repr=False)
 
     @property
     def state(self) -> State:
         """`pending`, `running`, `done`, `failed` or `cancelled`.
 
         If the batch system has taken the hosts of the job away (preemption, or a host that failed), the run is
-        submitted again here: it goes on from its last checkpoint.
+        submitted again here: it goes on from its last checkpoint. While the batch system does not answer, the state is
+        the last one that it told.
 
         Raises:
             LaunchError: the job cannot be submitted again.
@@ -62,28 +64,36 @@ class SubmittedRun:
         if is_done(self._experiment.points[0], self._experiment.results):
             return "done"
         status = self._executor.status(self.job)
-        if status != "unknown":
-            self._unknown = None
+        if status == "silent" and time.monotonic() - self._answered < _SILENCE:
+            return self._last
+        self._answered = time.monotonic()
         if status in ("pending", "running"):
+            self._last = status
             return status
         # The job may have ended its run, or have named its successor, after the questions above.
         if is_done(self._experiment.points[0], self._experiment.results):
             return "done"
+        if self._follow():
+            if self._cancelled:
+                self._executor.cancel(self.job)
+            return self.state
         if self._cancelled:
             return "cancelled"
-        if (successor := successor_in(_read(self._logs[-1]))) is not None:
-            self.job = successor
-            self._logs.append(self._executor.log_of(successor) or self._request.log)
-            return self.state
         if status == "preempted" and self._resubmissions > 0:
             self._resubmissions -= 1
             self.job = self._executor.submit(self._request)
+            self._logs.append(self._request.log)
+            self._last = "pending"
             return "pending"
-        if status == "unknown":
-            self._unknown = time.monotonic() if self._unknown is None else self._unknown
-            if time.monotonic() - self._unknown < _PATIENCE:
-                return "running"
         return "failed"
+
+    def _follow(self) -> bool:
+        """Take the last job that continues this one; return whether there is one."""
+        before = self.job
+        while (successor := successor_in(_read(self._logs[-1]), self.job)) is not None:
+            self.job = successor
+            self._logs.append(self._executor.log_of(successor) or self._request.log)
+        return self.job != before
 
     @property
     def _executor(self) -> Executor:
@@ -126,7 +136,9 @@ class SubmittedRun:
     def cancel(self) -> None:
         """End the job, or remove it from the queue; a run that is done stays done."""
         self._cancelled = True
-        self._executor.cancel(self.job)
+        if self.job:
+            self._follow()
+            self._executor.cancel(self.job)
 
 
 def submit(
@@ -159,10 +171,12 @@ def submit(
         SpecError: the experiment has mistakes.
         LaunchError: a job cannot be submitted.
     """
-    if executor not in EXECUTORS:
+    if executor not in [*EXECUTORS]:
         raise LaunchError(f"executor: there is no {executor!r}: choose one of {', '.join(EXECUTORS)}")
     if executor == "local" and options is not None:
         raise LaunchError("options: they are for qsub and sbatch; executor local has none")
+    if options is not None and not _is_words(options):
+        raise LaunchError('options: expects a list of texts, a word each, such as ["-l", "walltime=4:00:00"]')
     if not isinstance(experiment, str | Path) or not Path(experiment).is_file():
         given = experiment if isinstance(experiment, str | Path) else named(experiment)
         raise LaunchError(f"submit: expects an experiment file, which the jobs read; got {given}")
@@ -190,12 +204,14 @@ def _words(one: Experiment, arguments: Path) -> tuple[str, ...]:
     """Return the command that executes a run; a file has its arguments, which may have blanks and quotes."""
     words = [str(one._content.file), "--results", str(one.results), "--only", one.points[0].run_id]
     words += [word for override in one._set for word in ("--set", override)]
-    if any(character.isspace() for character in str(arguments)):
-        raise LaunchError(f"the folder {arguments.parent} has a blank in its path, which job scripts do not pass on")
     with writing(arguments):
         arguments.parent.mkdir(parents=True, exist_ok=True)
         arguments.write_text(shlex.join(words) + "\n", encoding="utf-8")
     return ("run", f"@{arguments}")
+
+
+def _is_words(options: object) -> bool:
+    return isinstance(options, list | tuple) and all(isinstance(word, str) for word in options)
 
 
 def _read(log: Path) -> str:

@@ -60,8 +60,11 @@ ARGUMENTS = {
     ),
     "no hosts": (["run", "faults.toml", "--hostfile", "nothere"], ["there is no host file nothere"]),
     "an empty host file": (["run", "faults.toml", "--hostfile", "empty"], ["the host file empty is empty"]),
-    "a folder of hosts": (["run", "faults.toml", "--hostfile", "folder"], ["the host file folder cannot be read"]),
-    "binary hosts": (["run", "faults.toml", "--hostfile", "binary"], ["the host file binary cannot be read"]),
+    "a folder of hosts": (
+        ["run", "faults.toml", "--hostfile", "folder"],
+        ["the host file folder: cannot be read (Is a directory)"],
+    ),
+    "binary hosts": (["run", "faults.toml", "--hostfile", "binary"], ["the host file binary: not UTF-8 text"]),
     "no mpirun": (["run", "faults.toml", "--mpirun", "./nothere"], ["nothere --version does not answer"]),
     "some mpirun": (["run", "faults.toml", "--mpirun", "/bin/true"], ["/bin/true is none of hydra"]),
     "a file as mpirun": (

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from small_experiment import small_experiment
@@ -33,6 +35,13 @@ def small():
 
 def hpcps(*arguments):
     return sys.executable, "-m", "hpcps", *map(str, arguments)
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder outside of /dev/shm, which these tests replace."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="hpcps-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -143,5 +143,5 @@ def test_a_missing_file(tmp_path):
 def test_a_file_that_is_no_text(tmp_path):
     path = Path(tmp_path / "hosts")
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(LaunchError, match="cannot be read"):
+    with pytest.raises(LaunchError, match="hosts: not UTF-8 text"):
         read_hostfile(path)

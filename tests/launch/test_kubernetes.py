@@ -73,3 +73,9 @@ def test_what_kubernetes_cannot_hold_is_an_error():
     with pytest.raises(LaunchError, match="hydra starts no containers"):
         find_launcher("hydra", "image")
     assert object_name(Path("My_Run.yaml-2")) == "my-run-2"
+
+
+def test_files_with_long_names_have_objects_of_different_names():
+    names = {object_name(Path(f"{'very-' * 12}long.yaml{part}")) for part in ("", "-2", "-3")}
+    assert len(names) == 3
+    assert {len(name) for name in names} == {40}

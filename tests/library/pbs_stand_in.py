@@ -28,6 +28,7 @@ echo "$number.server"
 
 QSTAT = r"""
 job=${!#}
+if [ -e "$PBS_FOLDER/silent" ]; then echo "qstat: cannot connect to server" >&2; exit 111; fi
 [ -e "$PBS_FOLDER/$job.state" ] || { echo "qstat: Unknown Job Id $job" >&2; exit 153; }
 read -r state status <"$PBS_FOLDER/$job.state"
 printf 'Job Id: %s\n    job_state = %s\n' "$job" "$state"
@@ -35,7 +36,7 @@ printf 'Job Id: %s\n    job_state = %s\n' "$job" "$state"
 """
 
 QDEL = r"""
-kill -TERM -- -"$(cat "$PBS_FOLDER/$1.pid")"
+[ ! -e "$PBS_FOLDER/$1.pid" ] || kill -TERM -- -"$(cat "$PBS_FOLDER/$1.pid")"
 echo "F 271" >"$PBS_FOLDER/$1.state"
 """
 

@@ -35,7 +35,8 @@ def pbs(tmp_path, monkeypatch):
     return folder
 
 
-def test_processes_of_this_machine_one_after_another(file):
+def test_processes_of_this_machine_one_after_another(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HPCPS_RESULTS", str(tmp_path / "my results"))
     first, second = hpcps.submit(file(**TWO), set={"seed": 7})
     assert (first.label, second.label) == ("zeno", "average")
     assert first.state in ("pending", "running")
@@ -82,16 +83,52 @@ def test_a_job_that_loses_its_hosts_is_submitted_again(pbs, file):
     assert "1 run" in run.logs()
 
 
-def test_a_batch_system_that_does_not_answer_for_a_moment(pbs, file, monkeypatch):
+def test_a_batch_system_that_does_not_answer_for_a_while(pbs, file, monkeypatch):
     (run,) = hpcps.submit(file(train={"epochs": 100000}), executor="pbs")
-    working = (pbs / "qstat").read_text()
-    (pbs / "qstat").write_text("#!/bin/bash\necho 'cannot connect to server' >&2; exit 1\n")
     assert run.state == "running"
-    monkeypatch.setattr("hpcps.library.submission._PATIENCE", 0.0)
+    (pbs / "silent").touch()
+    assert run.state == "running"
+    monkeypatch.setattr("hpcps.library.submission._SILENCE", 0.0)
     assert run.state == "failed"
-    (pbs / "qstat").write_text(working)
-    assert run.state == "running"
     run.cancel()
+
+
+def continued(pbs, log, job, successor, state="R"):
+    """Let a job end with status 75 after it has named its successor, in its log."""
+    with log.open("a") as file:
+        file.write(f"2026-01-01T00:00:00 {job} stopped before the end of its walltime, ")
+        file.write(f"continues as {successor} (number 1 after the first job)\n")
+    (pbs / f"{job}.state").write_text("F 0\n")
+    (pbs / f"{successor}.state").write_text(f"{state}\n")
+
+
+def test_the_log_of_an_earlier_job_names_no_successor(pbs, file):
+    (pbs / "lose").touch()
+    (run,) = hpcps.submit(file(), executor="pbs")
+    continued(pbs, run._request.log, "0.server", "77.server", "F 1")
+    assert run.state == "pending"
+    assert run.job == "2.server"
+    run.result(timeout=300)
+
+
+def test_a_successor_that_loses_its_hosts_and_is_continued(pbs, file):
+    (pbs / "lose").touch()
+    (run,) = hpcps.submit(file(), executor="pbs")
+    continued(pbs, run._request.log, "1.server", "50.server", "F -3")
+    (pbs / "lose").touch()
+    assert (run.state, run.job) == ("pending", "2.server")
+    continued(pbs, run._request.log, "2.server", "60.server")
+    assert (run.state, run.job) == ("running", "60.server")
+
+
+def test_a_job_that_goes_on_as_another_one_is_cancelled(pbs, file):
+    (pbs / "lose").touch()
+    (run,) = hpcps.submit(file(), executor="pbs")
+    continued(pbs, run._request.log, "1.server", "50.server")
+    run.cancel()
+    run.cancel()
+    assert (pbs / "50.server.state").read_text() == "F 271\n"
+    assert (run.state, run.job) == ("cancelled", "50.server")
 
 
 def test_it_is_not_submitted_more_often_than_asked(pbs, file):
@@ -120,3 +157,11 @@ def test_mistakes_are_plain_errors(pbs, file, tmp_path):
         hpcps.submit(small())
     with pytest.raises(hpcps.LaunchError, match="executor local has none"):
         hpcps.submit(file(), options=["-l", "select=1"])
+    with pytest.raises(hpcps.LaunchError, match="options: expects a list of texts, a word each"):
+        hpcps.submit(file(), executor="pbs", options="-l select=1")
+    with pytest.raises(hpcps.LaunchError, match="options: expects a list of texts, a word each"):
+        hpcps.submit(file(), executor="pbs", options=3)
+    with pytest.raises(hpcps.LaunchError, match="has a blank in its path, which job scripts do not pass on"):
+        hpcps.submit(file(), executor="pbs", results=tmp_path / "my results")
+    with pytest.raises(hpcps.LaunchError, match="choose one of pbs, slurm, local"):
+        hpcps.submit(file(), executor=["pbs"])

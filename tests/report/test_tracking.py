@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from small_experiment import small_experiment
@@ -68,6 +69,39 @@ def test_trackers_that_do_not_end_are_killed(tmp_path, monkeypatch, capfd):
         os.kill(process.pid, signal.SIGSTOP)
     assert process.returncode == -signal.SIGKILL
     assert "did not end within 0.5 s and were killed" in capfd.readouterr().err
+
+
+def test_a_tracker_that_does_not_read_holds_up_no_sweep(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(tracking, "_END", 0.5)
+    (tmp_path / "small.toml").write_text(small_experiment("small", tables=TRACKING))
+    (point,) = load_experiment(tmp_path / "small.toml").points
+    with tracking.TrackingProcess() as followed:
+        for number in range(2000):
+            with followed.of(point.run, RunDirectory(tmp_path / "runs" / f"{number}")):
+                if number == 0:
+                    os.kill(followed._process.pid, signal.SIGSTOP)
+    assert "did not end within 0.5 s and were killed" in capfd.readouterr().err
+
+
+def test_a_tracker_that_hangs_ends_after_the_process_of_the_run(tmp_path):
+    """The process that trains was killed, and nobody waits for the trackers."""
+    script = (
+        "import signal, sys, time\n"
+        "from hpcps.execution import tracking\n"
+        "tracking._END = 1.0\n"
+        "tracking.Trackers.open = lambda *_: time.sleep(600)\n"
+        "tracking.main()\n"
+    )
+    request = b'{"run": "results/x/runs/0", "to": ["tensorboard"]}\n'
+    follower = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, cwd=tmp_path)
+    follower.stdin.write(request)
+    follower.stdin.flush()
+    time.sleep(1.0)
+    follower.stdin.close()
+    try:
+        assert follower.wait(10) == -signal.SIGALRM
+    finally:
+        follower.kill()
 
 
 def test_a_tracker_is_no_part_of_a_run(tmp_path):

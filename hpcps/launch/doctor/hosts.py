@@ -150,18 +150,17 @@ def examine(hosts: Sequence[Host], results: Path) -> HostsReport:
 @contextmanager
 def _shared_folder(results: Path) -> Iterator[Path]:
     """Make a folder with a file `token` in the folder of the results, or in the first one above it that exists."""
-    there = next(path for path in (results.absolute(), *results.absolute().parents) if path.is_dir())
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".doctor-", dir=there))
+    there = next(path for path in (results.absolute(), *results.absolute().parents) if path.exists())
+    with ExitStack() as stack:
         try:
+            folder = Path(tempfile.mkdtemp(prefix=".doctor-", dir=there))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             (folder / "token").write_text(secrets.token_hex(16), encoding="utf-8")
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        raise LaunchError(
-            f"{there} cannot be written: {error.strerror}; choose another results folder with --results"
-        ) from error
+        except OSError as error:
+            raise LaunchError(
+                f"{there} cannot be written: {error.strerror}; choose another results folder with --results"
+            ) from error
+        yield folder
 
 
 def _here(hosts: Sequence[Host]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ _PROCESS_MEMORY = 2
 _LARGEST_MAP = 1_000_000
 """Bytes of text that a ConfigMap holds; Kubernetes stores at most 1 MiB."""
 _LONGEST_NAME = 40
+_HASH = 8
+"""Digits at the end of a name that is cut."""
 _SSH = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
 _SSHD = "mkdir -p /run/sshd && exec /usr/sbin/sshd -De -o StrictModes=no"
 
@@ -70,7 +73,7 @@ class Kubernetes(Launcher):
         launch = Hydra().render(inside)
         data = {path.name: text for path, text in launch.files.items()}
         data |= {"conf.plan.json": plan.text, "ssh_config": _SSH}
-        if (size := sum(map(len, data.values()))) > _LARGEST_MAP:
+        if (size := sum(len(text.encode()) for text in data.values())) > _LARGEST_MAP:
             raise LaunchError(
                 f"the plan has {size} bytes, and a ConfigMap of Kubernetes holds {_LARGEST_MAP}: write one file for "
                 "each part of the points, with --only"
@@ -147,11 +150,16 @@ class Kubernetes(Launcher):
 def object_name(configfile: Path) -> str:
     """Return the name of the objects of Kubernetes, made from that of the configfile.
 
+    A long name ends with a hash: files of one experiment differ at their ends, and no two may replace each other.
+
     Raises:
         LaunchError: nothing is left of the name.
     """
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\.ya?ml(?=$|-)", "", configfile.name.lower()))
-    name = name[:_LONGEST_NAME].strip("-")
+    name = name.strip("-")
+    if len(name) > _LONGEST_NAME:
+        ending = hashlib.sha256(name.encode()).hexdigest()[:_HASH]
+        name = f"{name[: _LONGEST_NAME - _HASH - 1].strip('-')}-{ending}"
     if not re.match("[a-z]", name):
         raise LaunchError(
             f"the objects of Kubernetes get the name of {configfile.name}, which does not begin with a letter: name "
