@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/scheduling.py [--quick] [--only tensors model slow_links] [--output benchmarks/results]
 
-Each of four workers and four servers is on a host of its own (a network namespace) with links of 1 Gbit/s, at which two
-cores limit an exchange; `slow_links` are those of 0.25 Gbit/s, which limit it themselves:
+Each of four workers and four servers is on a host of its own (a network namespace). Links have 1 Gbit/s, with which two
+cores are the limit of an exchange; in `slow_links` they have 0.25 Gbit/s, and are the limit themselves:
 
 - `tensors`: 20 tensors of 64 MB in all, the last layer's begun first: when the first layer's result is there in all
   processes, and when all results are, with priorities and without them and without a bound of the bytes on their way;

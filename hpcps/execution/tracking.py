@@ -236,7 +236,14 @@ def main() -> int:
     sys.stderr = os.fdopen(own, "w", buffering=1)
     os.nice(10)
     threading.Thread(target=_end_after, args=(0,), daemon=True).start()
-    follow(0)
+    try:
+        follow(0)
+    except Exception as error:  # such as records that cannot be read any more
+        sys.stderr.write(
+            f"hpcps: warning: the experiment trackers ended: {printable(text_of(error))[:500]}; the runs go on without "
+            "them, and `hpcps export` writes what they lack\n"
+        )
+        return 1
     return 0
 
 

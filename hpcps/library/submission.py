@@ -169,7 +169,7 @@ def submit(
 
     Raises:
         SpecError: the experiment has mistakes.
-        LaunchError: a job cannot be submitted.
+        LaunchError: a job cannot be submitted; those before it are cancelled.
     """
     if executor not in [*EXECUTORS]:
         raise LaunchError(f"executor: there is no {executor!r}: choose one of {', '.join(EXECUTORS)}")
@@ -183,7 +183,7 @@ def submit(
     whole = load(absolute(Path(experiment)), set=set, only=only, results=results)
     whole._loaded.check_searched()
     folder = absolute(whole.results) / whole.name / "jobs"
-    handles = []
+    handles: list[SubmittedRun] = []
     for point in whole.points:
         one = load(absolute(Path(experiment)), set=set, only=str(point.index), results=absolute(whole.results))
         log = folder / f"{point.run_id}.log"
@@ -195,7 +195,12 @@ def submit(
             log=log,
         )
         done = is_done(point, whole.results)
-        job = "" if done else EXECUTORS[executor]().submit(request)
+        try:
+            job = "" if done else EXECUTORS[executor]().submit(request)
+        except LaunchError:
+            for handle in handles:
+                handle.cancel()
+            raise
         handles.append(SubmittedRun(point.run_id, point.label, job, executor, one, request, resubmissions, [log]))
     return handles
 

@@ -12,7 +12,10 @@ done
 number=$(($(cat "$PBS_FOLDER/count" 2>/dev/null || echo 0) + 1))
 echo $number >"$PBS_FOLDER/count"
 job=$PBS_FOLDER/$number.server
-if [ -e "$PBS_FOLDER/refuse" ]; then echo "qsub: Unknown queue" >&2; exit 170; fi
+if [ -e "$PBS_FOLDER/refuse" ] && [ $number -ge "$(cat "$PBS_FOLDER/refuse")" ]; then
+  echo "qsub: Unknown queue" >&2
+  exit 170
+fi
 echo localhost >"$job.nodes"
 if [ -e "$PBS_FOLDER/lose" ]; then
   rm "$PBS_FOLDER/lose"

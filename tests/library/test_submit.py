@@ -131,6 +131,13 @@ def test_a_job_that_goes_on_as_another_one_is_cancelled(pbs, file):
     assert (run.state, run.job) == ("cancelled", "50.server")
 
 
+def test_no_job_is_left_if_one_is_refused(pbs, file):
+    (pbs / "refuse").write_text("2")
+    with pytest.raises(hpcps.LaunchError, match="Unknown queue"):
+        hpcps.submit(file(**TWO, train={"epochs": 100000}), executor="pbs")
+    assert (pbs / "1.server.state").read_text() == "F 271\n"
+
+
 def test_it_is_not_submitted_more_often_than_asked(pbs, file):
     (pbs / "lose").touch()
     (run,) = hpcps.submit(file(), executor="pbs", resubmissions=0)
@@ -148,7 +155,7 @@ def test_a_job_that_is_cancelled(pbs, file):
 
 
 def test_mistakes_are_plain_errors(pbs, file, tmp_path):
-    (pbs / "refuse").touch()
+    (pbs / "refuse").write_text("1")
     with pytest.raises(hpcps.LaunchError, match="pbs: the job was not submitted: qsub: Unknown queue"):
         hpcps.submit(file(), executor="pbs")
     with pytest.raises(hpcps.LaunchError, match="there is no 'sge': choose one of pbs, slurm, local"):

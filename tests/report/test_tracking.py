@@ -104,6 +104,26 @@ def test_a_tracker_that_hangs_ends_after_the_process_of_the_run(tmp_path):
         follower.kill()
 
 
+def test_records_that_cannot_be_read_are_one_sentence(tmp_path):
+    script = (
+        "from hpcps.execution import tracking\n"
+        "tracking.FollowedRun.look = lambda *_, **__: open('gone')\n"
+        "tracking.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=b'{"run": "results/x/runs/0", "to": ["tensorboard"]}\n{}\n',
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("hpcps: warning: the experiment trackers ended: ")
+    assert "gone" in line
+    assert line.endswith("`hpcps export` writes what they lack")
+
+
 def test_a_tracker_is_no_part_of_a_run(tmp_path):
     ids = set()
     for tables in ("", TRACKING, '[tracking]\nto = ["mlflow", "wandb"]\n'):
