@@ -1,14 +1,8 @@
 #!/bin/bash
 # mpirun calls this like rsh, HOST COMMAND: it starts the command on another host of this job, in the job's container.
 set -eu
-while [ "${1#-}" != "$1" ]; do
-  case $1 in
-    -l) shift 2 ;;
-    *) shift ;;
-  esac
-done
-host=$1
-shift
+# shellcheck source=hpcps/launch/rsh_arguments.sh
+. "$(dirname "$0")/rsh_arguments.sh"
 # HPCPS_CONTAINER is the folder of the scripts that launcher/job.sh has written; `enter` enters the container.
 command="${HPCPS_CONTAINER:?launcher/job.sh sets it}/enter /bin/sh -c $(printf %q "$*")"
 if [ -n "${PBS_NODEFILE:-}" ] && [ -x "${PBS_EXEC:-/opt/pbs}/bin/pbs_tmrsh" ]; then

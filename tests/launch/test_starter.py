@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from host_namespaces import HostNamespaces
 from running_processes import processes, within
 from small_experiment import small_experiment
-from two_hosts import TwoHosts
 
 from hpcps.errors import LaunchError
 from hpcps.launch.plan import Plan, PlannedRun, Rank
@@ -199,7 +199,7 @@ def test_nobody_believes_a_scheduler_that_is_gone(tmp_path):
 
 @pytest.fixture
 def two_hosts(tmp_path):
-    hosts = TwoHosts(tmp_path)
+    hosts = HostNamespaces(tmp_path, 2)
     hosts.start()
     yield hosts
     hosts.stop()

@@ -1,7 +1,7 @@
-"""Hosts with networks of their own, on which a test plants differences: network namespaces of this machine.
+"""Hosts with networks of their own: network namespaces of this machine.
 
-They are called by their addresses and reached by a stand-in for ssh. What it starts has mounts of its own, so a host
-may have another Python, other packages, other folders.
+They are called by their addresses and reached by a stand-in for ssh. A test may plant differences: what ssh starts on
+such a host has mounts of its own, so it may have another Python, other packages, other folders.
 """
 
 import os
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 _SSH = """#!/bin/bash
-# ssh [-o OPTION] HOST COMMAND...: as ssh does, join the words, and have a shell run them
+# ssh [-o OPTION] HOST COMMAND...: as ssh does, join the words, run them by a shell, and let that outlive the connection
 while [[ $1 == -* ]]; do shift 2; done
 host=$1
 shift
+echo "$host" >> {folder}/ssh.log
 plan={folder}/plan-$host
 exec ip netns exec {prefix}-"${{host##*.}}" setsid --wait sh -c "[ ! -e $plan ] || . $plan; $*"
 """
@@ -28,13 +29,14 @@ class HostNamespaces:
         names: their addresses.
         enter: what runs a command on the first one.
         path: the folder of the stand-in for ssh.
+        log: the hosts it was asked to reach.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
         number = os.getpid() % 250
         self.names = [f"10.214.{number}.{host}" for host in range(1, count + 1)]
         self._prefix, self._folder = f"hpcpsd{os.getpid()}", folder
-        self.path = folder / "bin"
+        self.path, self.log = folder / "bin", folder / "ssh.log"
         self.path.mkdir()
         (self.path / "ssh").write_text(_SSH.format(prefix=self._prefix, folder=folder))
         (self.path / "ssh").chmod(0o755)
