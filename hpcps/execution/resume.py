@@ -42,7 +42,7 @@ class Resume:
         self._everyone = frozenset(map(str, roster.with_state()))
         self._replaceable = frozenset(map(str, roster.replaceable(run)))
         self._coordinator = str(roster.coordinator)
-        # Validators that may be lost, and the steps of a round.
+        # The validators that may be lost, and the local steps of a round of such a run.
         self._validators = roster.all_validators() if run.survive.validators else ()
         self._steps = run.train.steps_per_round if self._validators else 0
         self.parts: dict[Peer, CheckpointPart] = {}
@@ -96,13 +96,13 @@ class Resume:
             part = self._checkpoints.read(position, str(peer))
         if peer not in self._validators:
             return part
-        # It serves its own workers again, which others may have served.
+        # It serves its own workers again. Another one may have served them, and knows what they owe.
         there = (str(other) for other in self._validators if self._checkpoints.has(position, str(other)))
         owed = {k: v for each in there for k, v in self._checkpoints.read(position, each).state.facts["quorum"].items()}
         return replace(part, state=replace(part.state, facts={**part.state.facts, "quorum": owed}))
 
     def _part_of_lost(self, position: int, peer: Peer) -> CheckpointPart:
-        """Return the part of a lost process: a worker goes on where its combiner says, a validator in the round."""
+        """Return the part of a lost process: a worker goes on where its combiner says, a validator at the round."""
         combiner = SERVER_0 if self._validators else self._roster.combiners_of(peer.index)[0]
         part = self._checkpoints.read(position, str(combiner))
         facts: dict[str, Any]

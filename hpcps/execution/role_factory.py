@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import ADVERSARY, EVALUATOR, SERVER_0, Roster
+from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.roles.asynchronous.adversary import AsyncAdversary
 from hpcps.roles.asynchronous.server import AsyncServer
 from hpcps.roles.asynchronous.validator import AsyncValidator
@@ -71,12 +71,9 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
     if incarnation:
-        role, roster = make_training_role(run, peer, trainer, resources), Roster.of(run)
+        role = make_training_role(run, peer, trainer, resources)
         assert isinstance(role, (SyncWorker, AsyncWorker, SyncValidator)), "a run survives the loss of no other roles"
-        deciders = (SERVER_0,) if peer.role == "validator" else roster.possible_combiners_of(run, peer.index)
-        if deciders[0].role == "server":
-            deciders = (SERVER_0,)
-        return Replacement(role, run, deciders, incarnation)
+        return Replacement(role, run, Roster.of(run).deciders_of(run, peer), incarnation)
     return make_training_role(run, peer, trainer, resources)
 
 

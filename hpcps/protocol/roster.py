@@ -80,9 +80,9 @@ class Roster:
 
     def replaceable(self, run: Run) -> tuple[Peer, ...]:
         """The roles that a run may lose: what `[survive]` names, without a worker that is the coordinator."""
-        named = [role for role in ("worker", "validator") if getattr(run.survive, f"{role}s")]
-        spared = self.coordinator if self.coordinator.role == "worker" else None
-        return tuple(peer for peer in self.readers() if peer.role in named and peer != spared)
+        workers = self.all_workers() if run.survive.workers else ()
+        validators = self.all_validators() if run.survive.validators else ()
+        return (*(worker for worker in workers if worker != self.coordinator), *validators)
 
     def validator_of(self, worker: int, there: Collection[int]) -> int | None:
         """Return the validator that combines a worker's update while only these validators are there; None if none is.
@@ -90,9 +90,9 @@ class Roster:
         That is its own one, or else one of the others, among which the workers of lost validators are spread.
         """
         own, others = worker % self.validators, sorted(there)
-        if own in there or not others:
-            return own if own in there else None
-        return others[worker // self.validators % len(others)]
+        if own in there:
+            return own
+        return others[worker // self.validators % len(others)] if others else None
 
     def combiners_of(self, worker: int) -> tuple[Peer, ...]:
         """The roles that combine a worker's update."""
@@ -101,6 +101,12 @@ class Roster:
     def possible_combiners_of(self, run: Run, worker: int) -> tuple[Peer, ...]:
         """The roles that combine a worker's update, also while other validators are lost."""
         return self.all_validators() if run.survive.validators else self.combiners_of(worker)
+
+    def deciders_of(self, run: Run, peer: Peer) -> tuple[Peer, ...]:
+        """The roles one of which lets the replacement of a worker or validator take part."""
+        if peer.role == "validator" or not self.validators:
+            return (SERVER_0,)
+        return self.possible_combiners_of(run, peer.index)
 
     def share(self, combiner: Peer) -> tuple[Peer, ...]:
         """The workers whose updates a combiner receives, in worker order."""

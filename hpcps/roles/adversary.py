@@ -58,7 +58,7 @@ class Adversary(MessagingRole):
         self._resources = resources
         roster = Roster.of(run)
         self._coordinator = roster.coordinator
-        self._workers = tuple(Peer("worker", k) for k in range(roster.workers))
+        self._workers = roster.all_workers()
         self._known: Knowledge | None = None
         # Messages that come before the layout; the payload of a copy does not change before it is answered.
         self._early: list[tuple[Peer, Message]] = []

@@ -127,10 +127,9 @@ class ModelInbox:
         self._slices.append((start, stop, values))
         self.flags |= model.flags
         self.epoch = self.epoch if model.epoch is None else model.epoch
-        if isinstance(model, ModelPartition) and model.progress is not None:
-            self.progress = model.progress
-        if isinstance(model, ModelPartition) and model.validators is not None:
-            self.validators = model.validators
+        if isinstance(model, ModelPartition):
+            self.progress = self.progress if model.progress is None else model.progress
+            self.validators = self.validators if model.validators is None else model.validators
         self.round, (self.position, self.version) = of, place
         self._came[shard] += 1
 

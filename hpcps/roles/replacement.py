@@ -106,8 +106,7 @@ class Replacement(MessagingRole):
         Args:
             role: the worker or validator that it will be.
             run: the run.
-            deciders: the roles one of which says where it begins; that of a worker may be lost, too, and then another
-                one says so.
+            deciders: the roles one of which says where it begins; see `Roster.deciders_of`.
             incarnation: the number.
         """
         super().__init__(role.peer, run)

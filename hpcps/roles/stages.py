@@ -36,7 +36,7 @@ class Stage(Enum):
     SUSPENDING = auto()
     """A server writes its part of the checkpoint at which the run stops; then it ends."""
     STOPPING = auto()
-    """The coordinator has said that the run is over, and waits for the last model; or a server, for its evaluation."""
+    """The coordinator has ended the run, and waits for the last model. A server waits for the evaluation of it."""
     FINISHED = auto()
     """It has nothing left to do."""
 

@@ -14,10 +14,9 @@ from hpcps.transport.inproc import delivered, payload_of
 
 Member = tuple[Peer, int]
 """A process: its role, and the number of the replacement that it is; 0 if it is none."""
-
-
-_First = tuple[int, int]
-"""A message of a role: the number of its process, and how many messages of this process came before."""
+_Place = tuple[int, int]
+"""A message from one role to another: the number of the sender's process, and how many messages this process sent to
+the receiver before."""
 
 
 class _Letter(NamedTuple):
@@ -38,7 +37,7 @@ class Mail:
     """Delivers each message to the process that got it in the run: one that was lost, or a replacement of it."""
 
     def __init__(
-        self, everyone: Iterable[Peer], skipped: Mapping[Member, Mapping[Peer, _First]], scale: float = 1.0
+        self, everyone: Iterable[Peer], skipped: Mapping[Member, Mapping[Peer, _Place]], scale: float = 1.0
     ) -> None:
         """Take what the records say of replacements.
 
@@ -51,11 +50,12 @@ class Mail:
         self.boxes: dict[Member, deque[_Letter]] = {member: deque() for member in skipped}
         self._scale = scale
         self._sent: Counter[tuple[Member, Peer]] = Counter()
+        # The number of the process that has a role now.
         self._present: Counter[Peer] = Counter()
         # The first message of each sender to each replacement.
-        self._firsts: dict[Peer, dict[int, dict[Peer, _First]]] = {peer: {} for peer in everyone}
-        for (peer, incarnation), counts in skipped.items():
-            self._firsts[peer][incarnation] = dict(counts)
+        self._firsts: dict[Peer, dict[int, dict[Peer, _Place]]] = {peer: {} for peer in everyone}
+        for (peer, incarnation), firsts in skipped.items():
+            self._firsts[peer][incarnation] = dict(firsts)
 
     def endpoint(self, owner: Member) -> MailTransport:
         """Return the transport of a process."""
@@ -77,9 +77,9 @@ class Mail:
     def carry(self, letter: _Letter, to: Peer) -> None:
         """Deliver a message; one to a process that recorded nothing is dropped."""
         source, incarnation = letter.sender
-        number = incarnation, self._sent[letter.sender, to]
+        place = incarnation, self._sent[letter.sender, to]
         self._sent[letter.sender, to] += 1
-        later = (n for n, firsts in self._firsts[to].items() if source in firsts and firsts[source] <= number)
+        later = (n for n, firsts in self._firsts[to].items() if source in firsts and firsts[source] <= place)
         if (box := self.boxes.get((to, max(later, default=0)))) is not None:
             box.append(letter)
 

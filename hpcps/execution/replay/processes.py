@@ -63,8 +63,9 @@ class Processes:
         self._snapshots: dict[Peer, dict[int, str]] = {peer: {} for peer in roster.everyone()}
         self._killable = frozenset(roster.replaceable(run))
         self._records = ExitStack()
-        # The replacement of a worker (second) whose messages a role (first) takes.
+        # The replacement of a process (second) whose messages a role (first) takes.
         self._known: Counter[tuple[Peer, Peer]] = Counter()
+        # The replacements of which a role that lets them take part was told.
         self._begun: set[Member] = set()
 
     def execute(self, started: Callable[[Sequence[Start]], None]) -> None:
@@ -117,10 +118,10 @@ class Processes:
             partial(self._replace, peer),
         )
 
-    # Lost workers and their replacements
+    # Lost processes and their replacements
 
     def _go_on(self) -> bool:
-        """Have killed workers compute what others got of them, after their last recorded events; return if any can."""
+        """Have killed processes compute what others got after their last recorded events; return if any can."""
         lacking = {driver.lacks for driver in self._unfinished()}
         killed = [
             driver
@@ -130,18 +131,17 @@ class Processes:
         return any([driver.go_on() for driver in killed])  # noqa: C419 - all take a step
 
     def _replace(self, told: Peer, peer: Peer, incarnation: int) -> bool:
-        """Start the replacement of a worker when its combiner is told of it.
+        """Start the replacement of a process when a role that lets it take part is told of it.
 
         Args:
             told: the role that is told of it.
-            peer: the worker.
+            peer: the worker or validator.
             incarnation: the number of the replacement.
 
         Returns:
             Whether its predecessors have written all lines of their records, so that it can be told of it now.
         """
-        deciders, receivers = self._deciders(peer), self._receivers(peer)
-        if told in deciders and (peer, incarnation) not in self._begun:
+        if told in self._roster.deciders_of(self._run, peer) and (peer, incarnation) not in self._begun:
             before = [each for (of, number), each in self.attempts.items() if of == peer and number < incarnation]
             if any(each.left or each.expected for each in before):
                 return False
@@ -152,18 +152,11 @@ class Processes:
             if (peer, incarnation) in self.attempts:  # else it was killed before its first line, and sent nothing
                 self._start((peer, incarnation))
         self._known[told, peer] = incarnation
-        taken = min(self._known[receiver, peer] for receiver in receivers)
+        taken = min(self._known[receiver, peer] for receiver in self._receivers(peer))
         for member in [member for member in self._drivers if member[0] == peer and member[1] < taken]:
             self._drivers.pop(member).kill()
             self._mail.end(member)
         return True
-
-    def _deciders(self, peer: Peer) -> tuple[Peer, ...]:
-        """Return the roles that have a replacement take part."""
-        if peer.role == "validator":
-            return (SERVER_0,)
-        combiners = self._roster.possible_combiners_of(self._run, peer.index)
-        return combiners if combiners[0].role == "validator" else (SERVER_0,)
 
     def _receivers(self, peer: Peer) -> tuple[Peer, ...]:
         """Return the roles that take the messages of a process, and are told that it has a replacement."""
@@ -197,9 +190,9 @@ class Processes:
 
 
 def _skipped(attempt: Attempt) -> Iterator[tuple[Peer, tuple[int, int]]]:
-    """Yield, as the record of a process says, the first message of each sender that did not go to its predecessors.
+    """Yield, for each sender that the record of a process names, the first message that did not go to its predecessors.
 
-    That is a number of the sender's process, and how many messages of this one went to them.
+    The message is given by the number of the sender's process, and by how many messages of this process went to them.
     """
     incarnations: Counter[str] = Counter()
     for name in attempt.order:

@@ -45,9 +45,8 @@ class Failures:
         self._lost: set[Peer] = set()
         self._replacements: Counter[Peer] = Counter()
         self._clock, self._kill, self._tell, self._start = clock, kill, tell, start
-        self._roster = roster = Roster.of(run)
-        self._replaceable = roster.replaceable(run)
-        self._survives_validators = run.survive.validators
+        self._run, self._roster = run, Roster.of(run)
+        self._replaceable = self._roster.replaceable(run)
         machine = run.simulation
         failures = () if isinstance(machine, NoSimulation) else machine.failures
         self.any = bool(failures)
@@ -58,18 +57,13 @@ class Failures:
                 if failure.every is not None:
                     stream = generator(run.seed, peer.role, peer.index, f"failures {number}")
                     self._schedule(peer, failure, partial(stream.exponential, failure.every))
-        self._deciders = (SERVER_0, *roster.all_validators())
-        # When others have noticed the loss of a process.
+        # The lost processes of which others know: when each failed.
         self._noticed: dict[Peer, float] = {}
 
     def needs(self, peer: Peer, drivers: Mapping[Peer, RoleDriver]) -> bool:
-        """Return whether the replacement of a process may take part: one of those that may say so goes on."""
-        validators = peer.role == "worker" and self._survives_validators
-        deciders = self._roster.all_validators() if validators else (self._decider(peer),)
+        """Return whether the replacement of a process may take part: one of the roles that let it do so goes on."""
+        deciders = self._roster.deciders_of(self._run, peer)
         return any(decider not in drivers or not drivers[decider].finished for decider in deciders)
-
-    def _decider(self, peer: Peer) -> Peer:
-        return SERVER_0 if peer.role == "validator" else self._roster.combiners_of(peer.index)[0]
 
     def over(self, drivers: Mapping[Peer, RoleDriver]) -> bool:
         """Return whether all processes are done, but for replacements that came too late for the last model."""
@@ -101,7 +95,8 @@ class Failures:
 
     def _notice(self, peer: Peer, failure: ProcessFailure, since: float, again: Callable[[], None]) -> None:
         self._noticed[peer] = since
-        for to in self._deciders if peer.role == "worker" else (SERVER_0,):
+        combiners = self._roster.all_validators() if peer.role == "worker" else ()
+        for to in (SERVER_0, *combiners):
             self._tell(to, Lost(peer, _CAUSE, since))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
@@ -111,16 +106,14 @@ class Failures:
             self._replacements[peer] = number
             self._lost.discard(peer)
             del self._noticed[peer]
-            self._catch_up(peer)
-            servers, validators = self._roster.all_servers(), self._roster.all_validators()
-            others = validators if peer.role == "worker" else self._roster.all_workers()
-            for to in (SERVER_0, *others, *servers[1:]):
+            others = self._roster.all_validators() if peer.role == "worker" else self._roster.all_workers()
+            self._catch_up(peer, others)
+            for to in (SERVER_0, *others, *self._roster.all_servers()[1:]):
                 self._tell(to, Replaced(peer, number))
             again()
 
-    def _catch_up(self, peer: Peer) -> None:
-        """Tell a replacement which of those that send it messages are replacements, and which are lost."""
-        others = self._roster.all_workers() if peer.role == "validator" else self._roster.all_validators()
+    def _catch_up(self, peer: Peer, others: tuple[Peer, ...]) -> None:
+        """Tell a replacement which of those that send it messages are replacements, and which workers are lost."""
         for other in others:
             if number := self._replacements[other]:
                 self._tell(peer, Replaced(other, number))

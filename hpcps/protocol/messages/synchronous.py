@@ -181,12 +181,14 @@ class StepsAnswer(Message, code=18, kind="ANSWER", sender="server 0", receiver="
 class Closed(Message, code=23, kind="CLOSED", sender="server 0", receiver="other servers"):
     """With a quorum or `survive.workers`, and without validators: the round is closed.
 
-    With `survive.validators` it closes the round of the validators, and the indices below are theirs; those that get
-    the next model are the `ModelPartition.validators` of it.
+    With `survive.validators` it closes the round of the validators, and the indices below are theirs. Server 0 sends it
+    once more if the coordinator is replaced after the last round: the other servers then send the last model to the
+    replacement.
 
     Attributes:
         round: the round.
-        flags: those of checkpoints, of the model that began the round: nobody else may be left who passes them on.
+        flags: the flags of checkpoints in the model that began the round. Answers contain them, too, but all who got
+            that model may be lost.
         arrived: the indices of the workers whose answers enter the round, also of those that sent `Absent`; by the time
             at which the first message of the answer arrived at server 0, those of the same time by index.
         answered: the indices of the workers that get the next model, in ascending order: those in `arrived`, others
@@ -235,7 +237,7 @@ class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="
         position: `Update.position` of the last answer of a predecessor that entered the model. None if none did:
             the replacement begins with the first batch, and each random stream at its beginning. To a validator, whose
             batches follow from the round, always None.
-        evaluated: to the replacement of the coordinator: the epochs whose evaluations are recorded; else 0.
+        evaluated: to the replacement of the coordinator: how many epochs have a recorded evaluation; else 0.
     """
 
     round: int
@@ -246,14 +248,15 @@ class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Serve(Message, code=49, kind="SERVE", sender="server 0", receiver="validator"):
-    """With `survive.validators`: the receiver serves workers from a round on that it did not serve before.
+    """With `survive.validators`: from a round on, the receiver serves workers that it did not serve before.
 
-    They get no model of this round, but that of the next one, as soon as the receiver closes it. The message comes
-    before the model.
+    The model of the round, which comes later, says which validators are there, and so which workers these are. They get
+    no model of this round, but that of the next one, once the receiver has closed this round.
 
     Attributes:
         round: the round.
-        positions: as in `CombinedUpdate`, of those that entered the model; for replacements of workers that are lost.
+        positions: `CombinedUpdate.positions` of these workers, after their last answers that entered the model. If one
+            is lost, its replacement goes on there.
     """
 
     round: int

@@ -222,7 +222,7 @@ class PartitionCollector:
             self._collector.forget(peer)
 
     def begin(self, round: int, serves: Sequence[Peer] | None = None) -> None:
-        """Begin at a round whose model every sender gets."""
+        """Begin at a round whose model every sender gets; or only those that it serves, see `QuorumCollector`."""
 
     @property
     def kept(self) -> Mapping[str, Kept]:

@@ -68,8 +68,9 @@ class QuorumCollector(PartitionCollector):
     A worker gets no model between its late answer and the end of the round in which the answer comes. So no worker
     changes an update that a combiner still reads, and late updates need no copy.
 
-    With `survive.validators` a validator may serve any workers, and says with `serve` which ones it does. On the
-    servers the collector then collects the combined updates of validators, none of which is late.
+    With `survive.validators` a validator may serve any workers, and `serve` says which ones. On the servers the
+    collector then collects the combined updates of validators, none of which is late. What is said of workers below is
+    true of them.
 
     Attributes:
         closing: how the round was closed; None as long as it is open.
@@ -265,7 +266,7 @@ class QuorumCollector(PartitionCollector):
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
         everyone, there = Flag.EVERYONE in flags, len(self._serves - self._unfilled)
-        needed = min(self._run.updates_needed(len(self._serves)) if self._role == "worker" else there, there)
+        needed = min(self._run.updates_needed(len(self._serves)), there) if self._role == "worker" else there
         if everyone and not all(each.answered for each in owed):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
@@ -294,7 +295,7 @@ class QuorumCollector(PartitionCollector):
             yield Send(server, closed)
         yield from self._carry_out(closed)
         if self._run.survive.validators and self._role == "worker":
-            # Before others get the result: a replay needs to know what came until then, also if this validator is lost.
+            # Before others get the result. If this validator is lost, a replay needs to know what came until then.
             yield Record("closed", indices)
         for peer, entries in self._owed.items():
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
@@ -324,23 +325,23 @@ class QuorumCollector(PartitionCollector):
         if any(owed.round == complete.round for owed in self._owed.get(peer, ())):  # else it is lost
             self._complete.setdefault((peer, complete.round), set()).add(source)
 
-    # Lost workers
+    # Lost workers and validators
 
     def note_member(
         self, event: Lost | Replaced, round: int, over: Callable[[int], bool], evaluated: int = 0
     ) -> Iterator[Effect]:
         """Go on without a lost worker or validator, or with its replacement from the next model on.
 
-        The last answer of a lost one counts if all combiners have all of it.
+        The last answer of a lost process counts if all combiners have all of it.
 
         Args:
-            event: what became of it.
+            event: what became of the process.
             round: the round of the combiner.
             over: returns whether the run is over before a round.
-            evaluated: see `TakePart`.
+            evaluated: `TakePart.evaluated`.
 
         Raises:
-            RunError: the run cannot go on without it.
+            RunError: the run cannot go on without the process.
         """
         peer = event.peer
         if peer not in self._membership:
