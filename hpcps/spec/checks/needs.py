@@ -213,27 +213,26 @@ def _survive(run: Run) -> Iterator[Need]:
         yield Need(path, "survivors", message)
         if not failure.at and failure.every is None:
             yield Need(path, "", "has no times: set at, or every", (path,))
-        workers = run.topology.workers
         role, _, index = failure.process.partition("-")
+        workers, validators = run.topology.workers, run.topology.validators
+        count, key = (validators, VALIDATORS) if role == "validator" else (workers, WORKERS)
         if role == "validator":
             message = "a lost validator ends the run: set survive.validators = true, or leave it out"
             yield Need((*path, "process"), "surviving validators", message)
-            if index and int(index) >= run.topology.validators:
-                message = f"there is no {failure.process}: use validator-0 to validator-{run.topology.validators - 1}"
-                yield Need((*path, "process"), "", message, (VALIDATORS,))
-        elif failure.process == "worker-0" and not run.topology.validators:
+            yield Need((*path, "process"), "validators", "there is no validator: use one, or leave it out")
+        elif failure.process == "worker-0" and not validators:
             message = (
                 "worker-0 gives the initial weights and evaluates, and a run does not survive its loss: use another "
             )
             yield Need((*path, "process"), "", f"{message}worker, or topology.validators = 1", (VALIDATORS,))
-        elif failure.process == "worker" and workers < 2 and not run.topology.validators:
+        elif failure.process == "worker" and workers < 2 and not validators:
             message = "worker-0, the only worker, evaluates, and a run does not survive its loss: use more workers, or "
             yield Need((*path, "process"), "", f"{message}topology.validators = 1", (WORKERS, VALIDATORS))
-        elif index and int(index) >= workers:
-            message = f"there is no {failure.process}: use worker-0 to worker-{workers - 1}"
-            yield Need((*path, "process"), "", message, (WORKERS,))
-    least = run.survive.min_workers
+        if index and int(index) >= count > 0:
+            message = f"there is no {failure.process}: use {role}-0 to {role}-{count - 1}"
+            yield Need((*path, "process"), "", message, (key,))
     yield from _survive_validators(run)
+    least = run.survive.min_workers
     if not run.survive.workers:
         if least is not None:
             message = "has an effect only with workers = true: set that, or leave it out"
