@@ -277,8 +277,9 @@ def test_the_command(done, tmp_path, capsys):
     assert lines(RunDirectory(tmp_path / "kept"), "server-0")[0]["event"] == "start"
 
 
-def test_what_cannot_be_replayed_is_refused(done, tmp_path, capsys):
+def test_what_cannot_be_replayed_is_refused(done, tmp_path, capsys, monkeypatch):
     """Each run with its reason; a run that can be replayed is replayed all the same."""
+    monkeypatch.setenv("HPCPS_DATA", str(tmp_path))  # without CIFAR-10
     runs = tmp_path / "results" / "small" / "runs"
     shutil.copytree(done.path, runs / "0123456789")
     for number, change in enumerate(REFUSED.values()):
