@@ -4,7 +4,7 @@ import pytest
 from executed import lines, run_here
 from interrupted import play, play_through
 from small_experiment import small_experiment
-from survive.test_crashes_with_losses import of_checkpoint, valid
+from survive.test_crashes_with_losses import of_checkpoint, speeds, valid
 from survive.test_lost_workers import STEP, drawn_costs, drawn_failures, played, survivors
 
 from hpcps.cli.main import main
@@ -12,6 +12,7 @@ from hpcps.errors import RunError
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.evaluation import Evaluations
+from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.seeds import generator
@@ -30,39 +31,35 @@ def participants(folder, validator):
     return {line["round"]: line["participants"] for line in lines(folder, f"validator-{validator}", "round")}
 
 
-def assert_consistent(run, folder):
-    """Each epoch is evaluated, rounds follow each other, and no step of a worker is in two combined updates."""
-    assert {line["epoch"] for line in lines(folder, "validator-0", "evaluation")} == {*range(1, run.train.epochs + 1)}
+def assert_consistent(run, folder, read=lines):
+    """Each epoch is evaluated, rounds follow each other, and no step of a worker is in two combined updates.
+
+    `read` reads the lines of a process and an event.
+    """
+    evaluated = [line["epoch"] for line in read(folder, "validator-0", "evaluation")]
+    assert {*evaluated} == {*range(1, run.train.epochs + 1)}
+    assert evaluated == sorted(evaluated), "a replacement repeats at most the last one, of which no server knew"
     servers = range(run.topology.servers)
-    rounds = [[line["round"] for line in lines(folder, f"server-{s}", "round")] for s in servers]
+    rounds = [[line["round"] for line in read(folder, f"server-{s}", "round")] for s in servers]
     assert all(each == list(range(len(each))) for each in rounds)
-    combined_of = [[line["validators"] for line in lines(folder, f"server-{s}", "round")] for s in servers]
+    combined_of = [[line["validators"] for line in read(folder, f"server-{s}", "round")] for s in servers]
     assert all(each == combined_of[0] for each in combined_of)
     if not run.has_quorum:  # what reaches a combiner is expected there
-        assert not any(lines(folder, f"validator-{v}", "rejected") for v in range(run.topology.validators))
+        assert not any(read(folder, f"validator-{v}", "rejected") for v in range(run.topology.validators))
     for worker in range(run.topology.workers):
-        steps = {line["round"]: line["step"] for line in lines(folder, f"worker-{worker}", "round")}
+        steps = {line["round"]: line["step"] for line in read(folder, f"worker-{worker}", "round")}
         applied = []
-        for line in sorted(combined(run, folder), key=lambda line: line["round"]):
+        for line in sorted(combined(run, folder, read), key=lambda line: line["round"]):
             answered = line["round"] - dict(map(tuple, line["late"])).get(worker, 0)
             applied += [steps[answered]] if worker in line["arrived"] and answered in steps else []
         assert applied == sorted(set(applied)), worker
 
 
-def combined(run, folder):
+def combined(run, folder, read):
     """Yield the lines of the rounds of validators whose combined updates are in the model."""
-    there = {line["round"]: line["validators"] for line in lines(folder, "server-0", "round")}
+    there = {line["round"]: line["validators"] for line in read(folder, "server-0", "round")}
     for v in range(run.topology.validators):
-        yield from (line for line in lines(folder, f"validator-{v}", "round") if v in there[line["round"]])
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("validators", "servers"), [(1, 1), (2, 2)])
-def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
-    kept, _ = played(run_of(validators=validators, servers=servers), tmp_path / "kept")
-    plain = survivors(validators=validators, servers=servers, survive={"workers": False})
-    model, _ = played(plain, tmp_path / "plain")
-    assert kept.tobytes() == model.tobytes()
+        yield from (line for line in read(folder, f"validator-{v}", "round") if v in there[line["round"]])
 
 
 @pytest.mark.sample(1)
@@ -92,6 +89,18 @@ def test_the_only_validator_is_replaced(moment, servers, tmp_path):
     assert_consistent(run, tmp_path)
     taken = [each for each in participants(tmp_path, 0).values() if each]
     assert all(each == [0, 1, 2, 3] for each in taken)
+    assert RunDirectory(tmp_path).done
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_workers_of_a_validator_that_is_lost_in_the_last_round_get_the_last_model(slow, tmp_path):
+    """The slow one trains until 9 s, and the others until 8.6 s."""
+    tables = {"simulation": {"step": {"kind": "none"}}, "heterogeneity": speeds(w0=0.1, w1=0.3, w2=0.1, w3=0.1)}
+    run = run_of({"process": "validator-1", "at": [8.5 if slow else 2.9]}, servers=2, **(tables if slow else {}))
+    run_here(run, tmp_path)
+    assert_consistent(run, tmp_path)
+    (lost,) = lines(tmp_path, "server-0", "lost")
+    assert lost["round"] == len(lines(tmp_path, "server-0", "round")) - 1
     assert RunDirectory(tmp_path).done
 
 
@@ -168,11 +177,7 @@ def test_crashes_and_losses(seed, tmp_path):
                  checkpoint={"every": 1})  # fmt: skip
     run = run.model_copy(update={"seed": seed})
     play_through(run, tmp_path, [int(draw.integers(200, 900)) for _ in range(3)])
-    rounds = [line["round"] for line in valid(tmp_path, "server-0", "round")]
-    assert rounds == list(range(len(rounds)))
-    for worker in range(4):
-        steps = [line["step"] for line in valid(tmp_path, f"worker-{worker}", "round")]
-        assert steps, worker
+    assert_consistent(run, tmp_path, valid)
 
 
 def test_a_checkpoint_has_no_part_of_a_lost_validator(tmp_path):
@@ -196,6 +201,11 @@ def test_a_checkpoint_has_no_part_of_a_lost_validator(tmp_path):
             "survive.validators: an asynchronous run does not survive the loss of a validator",
         ),
         ({"survive": {"validators": False}}, "failures[0].process: a lost validator ends the run"),
+        ({"topology": {"validators": 0}}, "failures[0].process: there is no validator: use one, or leave it out"),
+        (
+            {"topology": {"validators": 1}},
+            "failures[0].process: there is no validator-1: use validator-0 to validator-0",
+        ),
     ],
 )
 def test_what_a_run_does_not_survive_is_refused(tables, expected):
@@ -229,12 +239,20 @@ def keep_serving(self, workers, round, *, over):
     yield from SERVE(self, self._serves | set(workers), round, over=over)
 
 
-SERVE = QuorumCollector.serve
+def forget_evaluations(self, round, evaluated):
+    RESUME(self, round, 0)
+
+
+def evaluate_of_round(self, round):
+    return self._schedule.epochs_before(round)
+
+
+SERVE, RESUME = QuorumCollector.serve, LocalTraining.resume
 FAULTS = {
     "a worker always answers its own validator": (SyncWorker, "_to", lambda self, receiver: receiver),
-    "nobody serves the workers of a lost validator": (QuorumCollector, "serve", lambda *_, **__: iter(())),
     "workers are not given back": (QuorumCollector, "serve", keep_serving),
-    "a replacement does not know what is evaluated": (Evaluations, "due", lambda self, round: ()),
+    "a replacement does not know what is evaluated": (LocalTraining, "resume", forget_evaluations),
+    "a replacement does not evaluate what is missing": (Evaluations, "due", evaluate_of_round),
 }
 
 
@@ -246,8 +264,8 @@ def test_a_planted_fault_is_found(fault, tmp_path, monkeypatch):
     for seed in range(6):
         draw = generator(seed, "validator", 0, "faults")
         failures = [
-            {"process": process, "at": sorted(map(float, draw.uniform(0.1, 3.0, times))), "repair": 0.4}
-            for process, times in (("validator-0", 1), ("validator-1", 2), ("worker", 1))
+            {"process": process, "at": sorted(map(float, draw.uniform(0.1, last, times))), "repair": 0.4}
+            for process, times, last in (("validator-0", 3, 9.0), ("validator-1", 3, 6.0), ("worker", 1, 3.0))
         ]
         run = run_of(*failures, servers=2, simulation=drawn_costs(draw, 2 * STEP))
         try:

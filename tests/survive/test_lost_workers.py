@@ -50,10 +50,17 @@ def played(run, folder):
 TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 3), (1, 1), (2, 2)])
 
 
-@pytest.mark.sample(2)
-@TOPOLOGIES
-def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(validators, servers, tmp_path):
-    kept, _ = played(survivors(validators=validators, servers=servers), tmp_path / "kept")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("key", "validators", "servers"),
+    [
+        *(("workers", 0, 1), ("workers", 0, 3), ("workers", 1, 1), ("workers", 2, 2)),
+        *(("validators", 1, 1), ("validators", 2, 2)),
+    ],
+)
+def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(key, validators, servers, tmp_path):
+    survive = {"workers": True, key: True}
+    kept, _ = played(survivors(validators=validators, servers=servers, survive=survive), tmp_path / "kept")
     plain = survivors(validators=validators, servers=servers, survive={"workers": False})
     model, _ = played(plain, tmp_path / "plain")
     assert kept.tobytes() == model.tobytes()

@@ -47,7 +47,7 @@ class Readers:
     def lose(self, peer: Peer) -> None:
         """Note that a worker is lost, before its combiner says so."""
 
-    def hand_over(self, closed: Closed) -> dict[int, tuple[int, ...]]:
+    def hand_over(self, closed: Closed, *, last: bool) -> dict[int, tuple[int, ...]]:
         """Take the validators that get the next model; see `LateReaders`."""
         return {}
 
@@ -133,15 +133,16 @@ class LateReaders(Readers):
             self._lost[worker] = max(self._lost[worker] - 1, 0)
         self.next.update(answered)
 
-    def hand_over(self, closed: Closed) -> dict[int, tuple[int, ...]]:
+    def hand_over(self, closed: Closed, *, last: bool) -> dict[int, tuple[int, ...]]:
         """Take the validators that get the next model.
 
         Args:
             closed: says it, of a round of validators.
+            last: whether that model is the last one, which nobody answers, so that all workers get it.
 
         Returns:
-            The workers that each of them begins to serve. They do not get this model, but the one after it, as soon as
-            their validator has closed its round: only then is it known who of them is there.
+            The workers that each of them begins to serve. They do not get this model, but the one after it: which of
+            them are there is known only when their validator has closed its round.
         """
         before, there = self._next_validators, set(closed.answered)
         fresh = {v for v in there if v not in closed.arrived or v in closed.lost}
@@ -152,6 +153,9 @@ class LateReaders(Readers):
         for worker in range(self._roster.workers):
             serves = self._roster.validator_of(worker, there)
             if serves is None or serves in fresh or serves != self._roster.validator_of(worker, before):
+                if last:
+                    self.next.add(worker)
+                    continue
                 self._handed_over.add(worker)
                 self.next.discard(worker)
                 if serves is not None:
@@ -176,8 +180,8 @@ class LateReaders(Readers):
 
     def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         """Return the readers that get the next model: validators, and the workers that have answered."""
-        next = {"validator": self._next_validators, "worker": self.next}
-        return tuple(peer for peer in readers if peer.index in next[peer.role])
+        there = {"validator": self._next_validators, "worker": self.next}
+        return tuple(peer for peer in readers if peer.index in there[peer.role])
 
     def have(self, reader: Peer, round: int) -> bool:
         """Return whether a reader got the model of a round."""

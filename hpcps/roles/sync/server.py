@@ -86,7 +86,7 @@ class SyncServer(MessagingRole):
         self.round = 0
         self._resources = resources
         self._roster = Roster.of(run)
-        validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
+        validators = self._roster.all_validators()
         rule = Average() if validators else run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
@@ -101,13 +101,15 @@ class SyncServer(MessagingRole):
         self._diverged = False
         self._now = 0.0
         self._early: list[Event] = []  # before the initial model
-        # With `survive.validators`: what validators have said in this round, the rounds that server 0 has closed and
-        # this server has not begun, and the epochs whose evaluations are recorded.
-        self._said: dict[Peer, CombinedUpdate] = {}
+        # The rounds that server 0 has closed, and this server has not.
         self._ahead: deque[Closed] = deque()
+        # With `survive.validators`: the first partitions that validators have sent in this round, the validators whose
+        # combined updates are in the model of the next one, the epochs whose evaluations are recorded, and a
+        # replacement of the coordinator that gets the last model only.
+        self._said: dict[Peer, CombinedUpdate] = {}
+        self._combined_of: list[int] = []
         self._evaluated = 0
         self._substitute: Replaced | None = None
-        self._combined_of: list[int] = []
         self._checkpoint = CheckpointParts(self._roster)
 
     @property
@@ -140,7 +142,7 @@ class SyncServer(MessagingRole):
                 assert self._known is not None, "it has the initial model"
                 yield from self._combined(self._known)
             case Replaced() if self.peer != SERVER_0:
-                pass  # the record says from which message on a worker is its replacement; server 0 decides
+                pass  # the record says from which message on a process is a replacement; server 0 decides
             case Replaced(peer) if self._known is None and peer == self._roster.coordinator:
                 self._early = [each for each in self._early if not isinstance(each, Lost) or each.peer != peer]
                 yield from admit(event, 0, None)
@@ -160,7 +162,7 @@ class SyncServer(MessagingRole):
             self._readers.lose(event.peer)
         if event.peer == self._roster.coordinator:
             closed = isinstance(known.collector, QuorumCollector) and known.collector.closing is not None
-            # It gets no model of a round, but the last one.
+            # No round begins any more whose model it could get; it gets the last model.
             late = self._stages.stage is Stage.STOPPING or (closed and known.announcements.over(self.round + 1))
             self._substitute = event if isinstance(event, Replaced) and late else None
         if self._stages.stage is Stage.STOPPING and isinstance(event, Replaced):
@@ -402,7 +404,7 @@ class SyncServer(MessagingRole):
         if snapshot:  # else the partition of the next model is the credit
             yield from credits(done, collector.total, collector.updates(round))
         if done == 1 and isinstance(collector, QuorumCollector):
-            yield from self._learn(collector)
+            yield from self._learn(collector, last=known.announcements.over(round + 1))
         if done == 1 and not snapshot:
             known.announcements.announce(round + 1, self._readers.absent)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
@@ -423,8 +425,8 @@ class SyncServer(MessagingRole):
         else:
             yield from self._begin_round(known)
 
-    def _learn(self, collector: QuorumCollector) -> Iterator[Effect]:
-        """Learn, from how the round was closed, who gets the next model."""
+    def _learn(self, collector: QuorumCollector, *, last: bool) -> Iterator[Effect]:
+        """Learn, from how the round was closed, who gets the next model, which may be the last one."""
         closed = collector.closing
         assert closed is not None, "a round is closed before it is combined"
         if not self._run.survive.validators:
@@ -437,7 +439,7 @@ class SyncServer(MessagingRole):
                 collector.positions.learn(said.positions or {})
         self._said.clear()
         self._combined_of = list(closed.arrived)
-        handed = self._readers.hand_over(closed)
+        handed = self._readers.hand_over(closed, last=last)
         if self.peer == SERVER_0:
             known = collector.positions.counted
             for validator, workers in handed.items():
