@@ -263,7 +263,7 @@ def test_a_call_whose_time_is_over_says_that_there_is_more(experiments, tmp_path
     callbacks = '[[callbacks]]\nkind = "slow"\n'
     (experiments / "one.toml").write_text(f'plugins = ["slow.py"]\n{EXPERIMENT}{callbacks}')
     options = ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1", "--set", "train.epochs=100000")
-    ended = play(command(experiments, tmp_path / "results", *options, "--hours", "0.01"))
+    ended = play(command(experiments, tmp_path / "results", *options, "--hours", "0.004"))
     assert ended.returncode == figures.ExitStatus.SUSPENDED, ended.stdout + ended.stderr
     assert "successors" not in ended.stdout
     assert list((tmp_path / "results").glob("one/runs/*/checkpoints/*/manifest.json"))

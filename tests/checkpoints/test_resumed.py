@@ -66,7 +66,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(1, 8)
+@pytest.mark.sample(1, 6)
 @pytest.mark.parametrize("case", CASES)
 def test_ends_as_if_nothing_had_happened(case, tmp_path):
     run = CASES[case]

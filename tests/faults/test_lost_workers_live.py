@@ -91,8 +91,15 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(
 ASYNCHRONOUS = ("--set", "train.mode=async", "--set", "validation.rule.kind=naive_async")
 
 
-@pytest.mark.parametrize("mode", [(), ASYNCHRONOUS], ids=["sync", "async"])
-@pytest.mark.parametrize(("kills", "epochs"), [(3, 500), pytest.param(8, 2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("mode", "kills", "epochs"),
+    [
+        ((), 3, 500),
+        pytest.param((), 8, 2000, marks=pytest.mark.soak),
+        pytest.param(ASYNCHRONOUS, 8, 2000, marks=pytest.mark.soak),
+    ],
+    ids=["few", "many", "asynchronous"],
+)
 def test_workers_that_are_killed_again_and_again(
     mode: tuple[str, ...], kills: int, epochs: int, start: Callable[..., Play]
 ) -> None:

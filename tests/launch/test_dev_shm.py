@@ -78,6 +78,7 @@ def test_check_and_doctor_compare_the_needs_with_the_free_space(small, file, tmp
 
 
 @pytest.mark.thorough
+@pytest.mark.sample(1, 2)
 @pytest.mark.parametrize("size", ["15m", "16m", "18m"])
 def test_doctor_never_leaves_out_that_dev_shm_is_too_small(small, file, tmp_path, size):
     examined = small(size, *hpcps("doctor", file, "--json", "--results", tmp_path))

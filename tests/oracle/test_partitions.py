@@ -165,7 +165,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(2, 16)
+@pytest.mark.sample(2, 10)
 @pytest.mark.parametrize(("name", "validators"), CASES)
 def test_the_result_is_that_of_whole_updates(tmp_path, name, validators):
     rule = RULES[name]

@@ -95,7 +95,7 @@ class Processes:
     ("scheduler", "servers", "workers", "variables"),
     [
         ("c", "oc", "co", {}),
-        ("c", "cc", "oo", BEATING),
+        pytest.param("c", "cc", "oo", BEATING, marks=pytest.mark.soak),
         ("o", "co", "co", RESENDING),
     ],
 )

@@ -188,7 +188,7 @@ PARTS = [0, *(pytest.param(part, marks=pytest.mark.soak) for part in (1, 2, 3))]
 MODES = [(4, "drop", False), *itertools.product((1, 2, 3), ("drop", "next"), (False, True))]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, 8)
 @pytest.mark.parametrize(("quorum", "late", "abandon"), MODES)
 @pytest.mark.parametrize("part", PARTS)
 def test_all_orders_of_arrival(part, quorum, late, abandon, poisoned):

@@ -6,7 +6,7 @@ from recorded import replayed
 from survive.test_lost_validators import random_run
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 6)
 @pytest.mark.parametrize("quorum", [{}, {"quorum": 0.5}], ids=["all", "quorum"])
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 10))]

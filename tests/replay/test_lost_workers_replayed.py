@@ -100,7 +100,7 @@ def assert_equal(directory, folder, left=0):
     assert result.left <= left
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, 5)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_replayed(name, tmp_path):
     directory = run_here(RUNS[name], tmp_path / "run")

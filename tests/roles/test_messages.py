@@ -64,7 +64,7 @@ envelopes = st.builds(Envelope, PEERS, RUNS, st.one_of([message_of(kind) for kin
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_a_message_survives_its_bytes(kind, data):
     envelope = data.draw(st.builds(Envelope, PEERS, RUNS, message_of(kind)))

@@ -245,7 +245,7 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, launch, mode, fir
     assert mode == "exit" or str(status.failures[0]) in done.stderr
 
 
-@pytest.mark.parametrize("name", ["mpich", "mpich42", "openmpi", INTEL])
+@pytest.mark.parametrize("name", ["mpich", pytest.param("mpich42", marks=pytest.mark.soak), "openmpi", INTEL])
 def test_a_script_may_start_mpi_before_it_joins_the_servers(launch, name):
     done = launch("--servers", "2", "imports", python=interpreter(name))
     assert done.returncode == 0, done.stdout + done.stderr

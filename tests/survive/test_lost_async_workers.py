@@ -86,7 +86,7 @@ SEEDS = [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_failures(seed, tmp_path):
     """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
