@@ -1,5 +1,6 @@
 """`hpcps launch` on several hosts, within a job of PBS."""
 
+import re
 import subprocess
 
 import pytest
@@ -47,7 +48,8 @@ def test_a_script_on_the_hosts_of_a_job(tmp_path):
     (status,) = SweepProgress(list(tmp_path.glob("results/train/runs/*"))).poll()
     assert done.returncode == 1
     assert "worker-1 on node2 failed in phase script: ValueError: boom" in done.stderr
-    assert "'fc.weight', 50000 x float32, sum: worker-1 has failed: ValueError: boom" in done.stdout
+    # On a busy machine, another worker may still wait for its result of the first exchange.
+    assert re.search("'(fc.weight|a)', 50000 x float32, sum: worker-1 has failed: ValueError: boom", done.stdout)
     assert status.failures[0].host == "node2"
     hosts = {file.stem: read_lines(file).lines[0]["host"] for file in status.path.glob("records/*")}
     assert set(hosts.values()) == {"node1", "node2"}
