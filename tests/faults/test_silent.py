@@ -75,7 +75,9 @@ def assert_named(play: Play, name: str, began: float) -> None:
 
 
 # Intel MPI has the launcher of MPICH, which is in `.venv`.
-@pytest.mark.parametrize("environment", [".venv", *(pytest.param(name, marks=pytest.mark.soak) for name in (".venv-openmpi", ".venv-intel"))])
+@pytest.mark.parametrize(
+    "environment", [".venv", *(pytest.param(f".venv-{name}", marks=pytest.mark.soak) for name in ("openmpi", "intel"))]
+)
 def test_a_worker_that_is_stopped_at_its_start(environment: str, start: Callable[..., Play], experiment: Path) -> None:
     """In an asynchronous run nobody waits for it, so no role notices."""
     results = str(experiment.parent / "results")
