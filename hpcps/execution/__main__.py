@@ -5,13 +5,28 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
-from hpcps.launch.local_rank import close_input, planned_rank, preset_gpu, share_gpu
+from hpcps.launch.local_rank import TRAINING, close_input, planned_rank, preset_gpu, share_gpu
 from hpcps.launch.plan import Plan
+
+
+def load(plan: Plan, roles: Collection[str]) -> None:
+    """Import what a process with one of these roles imports, so that its forks have it; see `hpcps.launch.forked`."""
+    import hpcps.execution.bootstrap
+    import hpcps.execution.process  # noqa: F401
+
+    # MXNet starts threads when it is imported, which a fork does not have.
+    if not plan.mpi and any(run.spec["run"]["model"]["backend"] == "torch" for run in plan.runs):
+        from hpcps.training.build import trainer_of
+
+        if {*roles}.intersection(TRAINING):
+            trainer_of("torch", 1)
+    gc.freeze()
 
 
 def main() -> int:

@@ -8,6 +8,7 @@
 - `plan`: the plan of a launch, which every rank reads
 - `launchers/`: one file for each launcher
 - `starter`: starts the processes of a configfile without an MPI launcher
+- `forked`: roles that the starter forks, in place of a new interpreter for each
 - `script`: turns a person's own program into a launch
 - `shares`: how much of every tensor each process combines, where servers and the workers' hosts share the work
 - `supervise`: runs a launcher to its end and explains a failure

@@ -4,8 +4,10 @@ The first process that fails ends the others, as under `mpirun`. On each other h
 starter, which reads commands from its standard input: each byte is the number of a signal for its processes. The end of
 the input ends the processes, because nothing else would end them if the connection or this starter is lost.
 
-With `--plan`, a process that is killed does not end the others if the plan permits the loss: the starter starts it
-again, with the number of the replacement in its environment. A process that ends with an error has failed in any case.
+A process that is killed does not end the others if the plan permits the loss: the starter starts it again, with the
+number of the replacement in its environment. A process that ends with an error has failed in any case.
+
+Roles are forked from the starter, which has imported what they import: see `hpcps.launch.forked`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 
+from hpcps.launch.forked import Fork, ForkedRole, Forks, without_settings
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.local_rank import INCARNATION, OWN_RANK, same_host
 from hpcps.launch.plan import Plan
@@ -65,7 +68,7 @@ class Started:
     """
 
     planned: Planned
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Fork
     incarnation: int
     since: float
     hurry: int = 0
@@ -87,20 +90,17 @@ class Starter:
         conf: the configfile.
         host: start only the processes of this host, as a starter that an agent runs; None for all hosts.
         agent: the command that runs a program on another host.
-        names: the processes that are started again when they are lost, by rank.
-        options: what a starter on another host gets in addition.
+        plan_file: the plan of the launch, which says whose loss it permits; None: it permits none.
     """
 
-    def __init__(
-        self,
-        conf: Path,
-        host: str | None,
-        agent: str,
-        names: Mapping[int, str] = MappingProxyType({}),
-        options: Sequence[str] = (),
-    ) -> None:
-        self._conf, self._host, self._agent = conf, host, agent
-        self._names, self._options = names, options
+    def __init__(self, conf: Path, host: str | None, agent: str, plan_file: Path | None = None) -> None:
+        self._conf, self._host, self._agent, self._plan_file = conf, host, agent, plan_file
+        self._pid = os.getpid()
+        self._forks: Forks | None = None
+        self._names: dict[int, str] = {}
+        if plan_file is not None:
+            plan = Plan.read(plan_file)
+            self._names = {rank: str(plan.world[rank]) for rank in plan.replaceable}
         self._started: list[Started] = []
         self._due: list[tuple[float, Started]] = []
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
@@ -122,30 +122,46 @@ class Starter:
                 if self._deadline is not None and time.monotonic() > self._deadline:
                     break
         finally:
-            self._end()
+            if os.getpid() == self._pid:  # a forked role leaves here, too
+                self._end()
         return self._status
 
     def _start(self) -> None:
         planned = read(self._conf)
         hosts = list(dict.fromkeys(process.host for process in planned))
         here = [host for host in hosts if host == self._host or (not self._host and same_host(host, _name()))]
-        for process in planned:
-            if process.host in here:
-                self._started.append(self._begin(process))
+        own = [process for process in planned if process.host in here]
+        if self._plan_file is not None:
+            self._forks = Forks(self._plan_file, [process.words for process in own])
+        for process in own:
+            self._started.append(self._begin(process))
         if self._host is None:
-            self._agents = {host: self._start_on(host) for host in hosts if host not in here}
+            words = {process.host: process.words for process in planned}
+            self._agents = {host: self._start_on(host, words[host]) for host in hosts if host not in here}
             replaceable = {host: [each.rank in self._names for each in planned if each.host == host] for host in hosts}
             self._spared = {host for host in self._agents if all(replaceable[host])}
 
     def _begin(self, planned: Planned, incarnation: int = 0, hurry: int = 0) -> Started:
-        environment = {**os.environ, OWN_RANK: str(planned.rank)}
-        if incarnation:
-            environment[INCARNATION] = str(incarnation)
-        process = subprocess.Popen(planned.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_lead)
+        own = {OWN_RANK: str(planned.rank), **({INCARNATION: str(incarnation)} if incarnation else {})}
+        process: subprocess.Popen[bytes] | Fork | None = None
+        if self._forks is not None:
+            try:
+                process = self._forks.fork(planned.words, own)
+            except ForkedRole:
+                for agent in self._agents.values():  # an agent ends when nothing holds the other end of its input
+                    assert agent.stdin is not None
+                    agent.stdin.close()
+                raise
+        if process is None:
+            environment = os.environ | own
+            process = subprocess.Popen(planned.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_lead)
         return Started(planned, process, incarnation, time.monotonic(), hurry)
 
-    def _start_on(self, host: str) -> subprocess.Popen[bytes]:
-        own = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host, *self._options]
+    def _start_on(self, host: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        plan = [] if self._plan_file is None else ["--plan", str(self._plan_file)]
+        starter = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host, *plan]
+        # With the environment of its roles, a starter can fork them.
+        own = [*words[: len(words) - len(without_settings(words))], *starter]
         return subprocess.Popen(remote_command(self._agent, host, own), stdin=subprocess.PIPE, preexec_fn=_tie)
 
     def _left(self) -> bool:
@@ -270,14 +286,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hpcps.launch.starter", description="Start the processes of a configfile.")
     parser.add_argument("conf", type=Path)
     parser.add_argument("--agent", default="ssh", help="starts a program on another host (default: ssh)")
-    parser.add_argument("--plan", type=Path, help="start processes again that are lost, if this plan permits the loss")
+    parser.add_argument("--plan", type=Path, help="the plan: start processes again whose loss it permits")
     parser.add_argument("--host", help="start only the processes of this host; read signals from standard input")
     args = parser.parse_args(argv)
-    names: dict[int, str] = {}
-    if args.plan is not None:
-        plan = Plan.read(args.plan)
-        names = {rank: str(plan.world[rank]) for rank in plan.replaceable}
-    return Starter(args.conf, args.host, args.agent, names, ["--plan", str(args.plan)] if names else []).run()
+    try:
+        return Starter(args.conf, args.host, args.agent, args.plan).run()
+    except ForkedRole as role:
+        return role.execute()
 
 
 if __name__ == "__main__":

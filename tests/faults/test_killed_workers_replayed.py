@@ -65,7 +65,7 @@ def kill_workers(play: Play, chance: random.Random, seconds: float, pauses: tupl
     # Without validators, worker 0 evaluates: the run cannot go on without it.
     spared = set() if play.lines("validator-0") else {play.pid("worker-0")}
     while play.process.poll() is None and time.monotonic() < until:
-        workers = [pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* worker $", command)]
+        workers = [pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* worker *$", command)]
         if others := sorted({*workers} - spared):
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(others), signal.SIGKILL)

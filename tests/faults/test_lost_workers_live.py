@@ -108,7 +108,7 @@ def test_workers_that_are_killed_again_and_again(
     play.until("validator-0")
     stream = random.Random(7)
     for _ in range(kills):
-        found = [pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* worker $", command)]
+        found = [pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* worker *$", command)]
         if found:
             pid = stream.choice(found)
             os.kill(parent(pid) if stream.random() < 0.3 else pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -37,6 +38,35 @@ def test_a_killed_process_is_named(begin: Callable[..., Play]) -> None:
     os.kill(play.pid("server-1"), signal.SIGKILL)
     assert_over(play)
     assert_blamed(play.text, play.run, "server-1", KILLED)
+
+
+def test_roles_are_forked_and_found_by_their_command_lines(begin: Callable[..., Play]) -> None:
+    play = begin(*SERVERS)
+    play.until()
+    found = {}
+    for pid, command in play.left().items():
+        if words := re.search(r"-m hpcps\.execution \S+conf\.plan\.json (\w+) *$", command):
+            found[pid] = words[1]
+            started_as = Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"HPCPS_RANK=" not in started_as, "a new interpreter"
+            assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
+    assert sorted(found.values()) == ["scheduler", "server", "server", "worker"]
+    assert play.pid("worker-0") in found
+
+
+def test_a_role_in_another_environment_is_a_new_interpreter(start: Callable[..., Play]) -> None:
+    """Variables such as LD_PRELOAD have an effect on a new program only."""
+    written = start(*OVER_PSLITE, "--dry-run")
+    assert written.end() == 0, written.text
+    line = shlex.split(written.text.splitlines()[-1])
+    (conf,) = (Path(word) for word in line if word.endswith("/conf"))
+    conf.write_text(re.sub(r"(-host localhost )(env )?", r"\1env ANOTHER=1 ", conf.read_text()))
+    play = start(command=tuple(line))
+    play.until()
+    (pid,) = (pid for pid, command in play.left().items() if re.search(r"-m hpcps\.execution \S+ worker *$", command))
+    assert b"ANOTHER=1" in Path(f"/proc/{pid}/environ").read_bytes()
+    play.process.send_signal(signal.SIGTERM)
+    play.end()
 
 
 def test_a_killed_scheduler_is_named(begin: Callable[..., Play]) -> None:

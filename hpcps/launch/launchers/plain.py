@@ -32,9 +32,7 @@ class Plain(Launcher):
         if job.options:
             raise LaunchError(f"--mpirun-options {' '.join(job.options)!r}: no launcher is used; give --mpirun as well")
         conf = self.text(job, "-n {count} -host {host} {program}")
-        command = [str(job.python), "-m", "hpcps.launch.starter", str(job.configfile)]
+        command = [str(job.python), "-m", "hpcps.launch.starter", str(job.configfile), "--plan", str(job.plan_file)]
         if not job.local:
             command += ["--agent", str(job.agent or "ssh")]
-        if job.plan.replaceable:
-            command += ["--plan", str(job.plan_file)]
         return Launch(job, {job.configfile: conf}, tuple(command), dict(job.variables))
