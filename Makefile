@@ -51,7 +51,7 @@ $(VENV)/.kernels: $(VENV)/.ready
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	@./setup.sh add $(VENV) torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs
+	@./setup.sh add $(VENV) torch,digits,mpich,pslite,kernels,report,tensorboard,search,dev,docs
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready

@@ -20,6 +20,7 @@ from hpcps.spec.load import LoadedExperiment, activate_plugins, load_experiment
 from hpcps.spec.point import Point
 from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
+from hpcps.spec.search import TpeSearch
 from hpcps.spec.search_groups import SearchGroup
 from hpcps.spec.settings import of_headings
 from hpcps.training.trial import try_components, warnings_of_compression
@@ -133,6 +134,8 @@ def _search(groups: Sequence[SearchGroup]) -> Iterator[str]:
     if len(epochs) > 1:
         sizes = zip(first.sizes[1:], epochs[1:], strict=True)
         lines.append(f"            then the best {' and '.join(f'{size} for {long}' for size, long in sizes)}")
+    if isinstance(search, TpeSearch) and (left := search.proposals - len(first.proposed)):
+        lines.append(f"            then {left} proposed from the scores of those before, {first.to_propose} at a time")
     for group in groups:
         values = group.chosen["values"] if group.chosen else {}
         said = ", ".join(f"{key} = {quote(value)}" for key, value in values.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcps.cli.run import add_run_arguments, execute
@@ -30,7 +31,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def handle(args: argparse.Namespace) -> int:
     """Execute the runs of the search, print and draw the scores, and write the chosen values."""
-    experiment = load_experiment(args.file, args.overrides, only=args.only, results=args.results)
+    load = partial(load_experiment, args.file, args.overrides, only=args.only, results=args.results)
+    experiment = load()
     groups = experiment.to_search()
     name = groups[0].name
     status: int = ExitStatus.DONE
@@ -43,11 +45,12 @@ def handle(args: argparse.Namespace) -> int:
         status = execute(args, name, points, begun)
         return status in (ExitStatus.DONE, ExitStatus.FAILED) and not args.dry_run
 
-    from hpcps.execution.sweep.search import conclude, execute_rungs
+    from hpcps.execution.sweep.search import conclude, execute_search
 
-    scores = execute_rungs(groups, args.results / name, execute_rung)
-    if scores is None:
+    searched = execute_search(groups, lambda: load().to_search(), args.results / name, execute_rung)
+    if searched is None:
         return status
+    groups, scores = searched
     from hpcps.figures.publish import write_files
     from hpcps.figures.search import draw, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -132,11 +132,19 @@ def _settings_kept(points: Sequence[Point]) -> Iterator[None]:
         yield
 
 
-def search(loaded: LoadedExperiment, overrides: Sequence[str], results: Path, *, progress: bool | None) -> None:
+def search(
+    loaded: LoadedExperiment,
+    reload: Callable[[], LoadedExperiment],
+    overrides: Sequence[str],
+    results: Path,
+    *,
+    progress: bool | None,
+) -> None:
     """Execute the runs of a search that are not done in this process, and write the chosen values.
 
     Args:
         loaded: the experiment.
+        reload: reads it again, with what its search has proposed since.
         overrides: the values of keys that were set.
         results: the folder of all results.
         progress: as for `execute`.
@@ -145,7 +153,7 @@ def search(loaded: LoadedExperiment, overrides: Sequence[str], results: Path, *,
         SpecError: there is nothing to search.
         RunError: there is no configuration to choose for some points.
     """
-    from hpcps.execution.sweep.search import conclude, execute_rungs
+    from hpcps.execution.sweep.search import conclude, execute_search
 
     groups = loaded.to_search()
     name = groups[0].name
@@ -155,9 +163,9 @@ def search(loaded: LoadedExperiment, overrides: Sequence[str], results: Path, *,
             execute(replace(loaded, name=name, points=tuple(begun)), points, overrides, results, progress=progress)
         return True
 
-    scores = execute_rungs(groups, results / name, execute_rung)
-    assert scores is not None
-    conclude(groups, scores, loaded.path, overrides)
+    searched = execute_search(groups, lambda: reload().to_search(), results / name, execute_rung)
+    assert searched is not None
+    conclude(*searched, loaded.path, overrides)
 
 
 def launch(

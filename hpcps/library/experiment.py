@@ -15,7 +15,7 @@ from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
 from hpcps.records.locate import default_results
 from hpcps.records.run_directory import RunDirectory
-from hpcps.registry import Registry, active, using
+from hpcps.registry import Registry, activate, active, using
 from hpcps.spec.load import LoadedExperiment, load_experiment
 from hpcps.spec.point import Point
 from hpcps.training.trial import try_components
@@ -145,8 +145,14 @@ class Experiment:
             execution.launch("search", self._content.file, self._only, self._set, folder, progress=progress)
             return _load(self._content, self._set, self._only, folder)
         here = _load(self._content, self._set, self._only, folder)._in_process()
+
+        def reload() -> LoadedExperiment:
+            again = _load(here._content, here._set, here._only, folder)
+            activate(again._registry)
+            return again._loaded
+
         with using(here._registry):
-            execution.search(here._loaded, here._set, folder, progress=progress)
+            execution.search(here._loaded, reload, here._set, folder, progress=progress)
         return _load(here._content, here._set, here._only, folder)
 
     def table(self, *, events: Collection[str] | None = None) -> pd.DataFrame:

@@ -189,5 +189,20 @@ def write_without_result(group: SearchGroup) -> None:
         write_whole(group.without_result, "all runs diverged or failed\n")
 
 
+def write_proposals(group: SearchGroup, values: Sequence[Mapping[str, Any]]) -> None:
+    """Add proposed configurations, given by their values by dotted key, to the file that `load_experiment` reads.
+
+    A search that is interrupted, or that another version of Optuna continues, executes what was proposed before.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    file = group.proposals
+    content = [*group.proposed, *values]
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None

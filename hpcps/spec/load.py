@@ -23,6 +23,7 @@ from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registr
 from hpcps.spec.point import Point
 from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.schema import Run
+from hpcps.spec.search import missing_optuna
 from hpcps.spec.search_groups import SearchGroup, load_groups, with_chosen
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
@@ -84,13 +85,15 @@ class LoadedExperiment:
         """Return the groups of points for which values are to be chosen.
 
         Raises:
-            SpecError: there are none.
+            SpecError: there are none, or Optuna is to propose values and is not installed.
         """
         if not self.search:
             raise SpecError(
                 f"{self.path}: nothing to search: the file needs a [search] table, with keys that no --set and no "
                 "[[include]] of the selected points sets"
             )
+        if any(group.to_propose for group in self.search) and (missing := missing_optuna()):
+            raise SpecError(f"{self.path}: {missing}")
         return self.search
 
     @property

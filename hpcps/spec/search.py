@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -49,7 +50,7 @@ class _Search(Config):
     )
     values: dict[str, Any] = Field(
         ...,
-        description="The keys to search: a list of values for each; with `random` and `halving` also a range, such as "
+        description="The keys to search: a list of values for each; except with `grid` also a range, such as "
         "`{ low = 0.001, high = 1.0, log = true }`.",
     )
 
@@ -93,7 +94,37 @@ class HalvingSearch(_Drawn):
         return tuple(found)
 
 
-Search = GridSearch | RandomSearch | HalvingSearch
+class TpeSearch(_Drawn):
+    """Values that a tree-structured Parzen estimator (TPE) proposes from the scores of the configurations before.
+
+    The estimator is that of Optuna, which is installed with the extra `search`.
+    """
+
+    kind: Literal["tpe"] = "tpe"
+    samples: PositiveInt = Field(
+        ..., le=MOST, description="Number of configurations, drawn and proposed; equal ones run once."
+    )
+    startup: PositiveInt = Field(
+        10, le=MOST, description="Number of configurations that are drawn as with `random`, before the first proposal."
+    )
+    batch: PositiveInt = Field(
+        1, le=MOST, description="Number of configurations that are proposed at a time; their runs can be parallel."
+    )
+
+    @property
+    def proposals(self) -> int:
+        """The number of configurations to propose."""
+        return self.samples - self.startup
+
+
+Search = GridSearch | RandomSearch | HalvingSearch | TpeSearch
+
+
+def missing_optuna() -> str:
+    """Say that Optuna is not installed here; empty if it is."""
+    if find_spec("optuna"):
+        return ""
+    return "[search] kind = \"tpe\" needs the package optuna, which is not installed: pip install 'hpcps[search]'"
 
 
 class SearchTable(Config):
@@ -131,12 +162,19 @@ class DraftedGroup:
     Attributes:
         per: the values of the keys of `per` that they share.
         members: their places among the drafts of the file.
+        keys: the searched keys, each with its list or range, and its place in the file.
         configurations: the values to try, and the runs of each rung that try them.
     """
 
     per: Mapping[str, Any]
     members: tuple[int, ...]
+    keys: tuple[tuple[KeyPath, Any, Path], ...]
     configurations: tuple[tuple[tuple[Assignment, ...], tuple[tuple[Draft, ...], ...]], ...]
+
+    @property
+    def runs(self) -> list[Draft]:
+        """All runs, in order."""
+        return [run for _, rungs in self.configurations for runs in rungs for run in runs]
 
 
 def read_search(
@@ -169,14 +207,35 @@ def read_search(
         ]
     if not keys:
         problems.append(Problem(place, 'no values: give it keys, such as "train.optimizer.lr" = [0.01, 0.1]'))
+    if isinstance(search, TpeSearch) and search.startup >= search.samples:
+        what = f"startup must be less than samples, and {search.startup} is not less than {search.samples}"
+        problems.append(Problem(("search", "startup"), f"{what}: nothing is left to propose"))
     if problems:
         return search, [], problems
     keys = [each for each in keys if not any(each[0][: len(one.key)] == one.key for one in over)]
     configurations = _configurations(search, keys)
-    groups = [_group(search, members, drafts, configurations) for members in _members(search, keys, drafts)]
-    if sum(len(runs) for group in groups for _, rungs in group.configurations for runs in rungs) > MOST_POINTS:
+    groups = [_group(search, members, drafts, keys, configurations) for members in _members(search, keys, drafts)]
+    later = search.proposals / len(configurations) if isinstance(search, TpeSearch) and groups else 0
+    if sum(len(group.runs) for group in groups) * (1 + later) > MOST_POINTS:
         return search, [], [Problem(("search",), f"it makes more than {MOST_POINTS:,} runs: search fewer values")]
     return search, groups, []
+
+
+def with_further(
+    search: Search, group: DraftedGroup, drafts: Sequence[Draft], values: Iterable[Mapping[str, Any]]
+) -> DraftedGroup:
+    """Return a group with further configurations, given by their values by dotted key; those it has are left out."""
+    found = [made for made, _ in group.configurations]
+    found += [tuple(Assignment(key, each[dotted(key)], place) for key, _, place in group.keys) for each in values]
+    return _group(search, group.members, drafts, group.keys, _once(found))
+
+
+def extremes(group: DraftedGroup) -> Iterator[dict[str, Any]]:
+    """Yield the first configuration with each value of each list, and the ends of each range, in turn."""
+    first = {dotted(made.key): made.value for made in group.configurations[0][0]}
+    for key, values, _ in group.keys:
+        for value in values if isinstance(values, list) else (values["low"], values["high"]):
+            yield first | {dotted(key): value}
 
 
 def _misuse(search: Search, key: KeyPath, values: Any, where: Path, drafts: Sequence[Draft]) -> Iterator[Problem]:
@@ -201,7 +260,7 @@ def _misused_range(search: Search, values: Mapping[str, Any], where: Path) -> It
     low, high, log = (values.get(name, otherwise) for name, otherwise in (("low", ""), ("high", ""), ("log", False)))
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (low, high))
     if isinstance(search, GridSearch):
-        yield Problem(where, 'a grid has lists of values; a range is for kind = "random" or "halving"')
+        yield Problem(where, 'a grid has lists of values; a range is for kind = "random", "halving" or "tpe"')
     elif isinstance(search, HalvingSearch) and search.samples is None:
         yield Problem(where, "a range needs `samples`: how many configurations are drawn")
     elif not numbers or not {*values} <= _RANGE or not isinstance(log, bool):
@@ -236,16 +295,19 @@ def _configurations(search: Search, keys: Sequence[tuple[KeyPath, Any, Path]]) -
     if not keys:
         return []
     if not isinstance(search, GridSearch) and search.samples is not None:
-        columns = [list(_drawn(search, search.samples, *each)) for each in keys]
-        found = list(zip(*columns, strict=True))
+        count = search.startup if isinstance(search, TpeSearch) else search.samples
+        found = list(zip(*(list(_drawn(search, count, *each)) for each in keys), strict=True))
     else:
         found = list(product(*([Assignment(key, v, (*at, i)) for i, v in enumerate(vs)] for key, vs, at in keys)))
-    return list({repr([each.value for each in made]): made for made in found}.values())
+    return _once(found)
 
 
-def _drawn(
-    search: RandomSearch | HalvingSearch, count: int, key: KeyPath, values: Any, place: Path
-) -> Iterator[Assignment]:
+def _once(configurations: Iterable[tuple[Assignment, ...]]) -> list[tuple[Assignment, ...]]:
+    """Return configurations with different values, each at its first place."""
+    return list({repr([each.value for each in made]): made for made in configurations}.values())
+
+
+def _drawn(search: _Drawn, count: int, key: KeyPath, values: Any, place: Path) -> Iterator[Assignment]:
     """Yield drawn values of a key; they do not depend on the other searched keys."""
     random = seeds.generator(search.seed, "experiment", 0, f"search/{dotted(key)}")
     for draw in random.random(count):
@@ -258,8 +320,12 @@ def _drawn(
         # Whole numbers are equally probable, also the first and the last.
         start, stop = (low - 0.5, high + 0.5) if whole and not log else (low, high)
         number = start * (stop / start) ** draw if log else start + draw * (stop - start)
-        # Four digits are enough for a search, and readable.
-        yield Assignment(key, min(max(round(number), low), high) if whole else float(f"{number:.4g}"), place)
+        yield Assignment(key, min(max(round(number), low), high) if whole else readable(number), place)
+
+
+def readable(number: float) -> float:
+    """Round a drawn or proposed number to four digits, which are enough for a search."""
+    return float(f"{number:.4g}")
 
 
 def _members(
@@ -278,7 +344,11 @@ def _per(search: Search, tree: Tree) -> dict[str, Any]:
 
 
 def _group(
-    search: Search, members: tuple[int, ...], drafts: Sequence[Draft], configurations: list[tuple[Assignment, ...]]
+    search: Search,
+    members: tuple[int, ...],
+    drafts: Sequence[Draft],
+    keys: Sequence[tuple[KeyPath, Any, Path]],
+    configurations: Sequence[tuple[Assignment, ...]],
 ) -> DraftedGroup:
     first = drafts[members[0]].tree
     seed = get(first, ("seed",))
@@ -306,4 +376,4 @@ def _group(
                 runs.append(drafts[place].changed(changes, (*kept, *values, *several)))
             rungs.append(tuple(runs))
         tries.append((values, tuple(rungs)))
-    return DraftedGroup(_per(search, first), members, tuple(tries))
+    return DraftedGroup(_per(search, first), members, tuple(keys), tuple(tries))

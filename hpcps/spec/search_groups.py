@@ -17,7 +17,18 @@ from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.point import Point
 from hpcps.spec.problems import dotted, quote
-from hpcps.spec.search import GridSearch, HalvingSearch, Search, read_search
+from hpcps.spec.search import (
+    DraftedGroup,
+    GridSearch,
+    HalvingSearch,
+    RandomSearch,
+    Search,
+    TpeSearch,
+    extremes,
+    missing_optuna,
+    read_search,
+    with_further,
+)
 from hpcps.spec.sweep import Assignment
 from hpcps.spec.tree import kind_of
 
@@ -45,6 +56,9 @@ class SearchGroup:
         members: their indices.
         configurations: the values to try.
         search: the table of the file.
+        space: the list or range of each searched key, by its dotted key.
+        proposals: the file with the configurations that `tpe` has proposed so far.
+        proposed: their values by dotted key, in order, with those that were proposed again.
         result: the file with the result.
         chosen: the content of that file; None before the search.
     """
@@ -54,6 +68,9 @@ class SearchGroup:
     members: frozenset[int]
     configurations: tuple[Configuration, ...]
     search: Search
+    space: Mapping[str, Any]
+    proposals: Path
+    proposed: tuple[Mapping[str, Any], ...]
     result: Path
     chosen: Mapping[str, Any] | None = None
 
@@ -68,11 +85,21 @@ class SearchGroup:
         return self.result.with_suffix(".lost")
 
     @property
+    def to_propose(self) -> int:
+        """The number of configurations that `tpe` proposes next, from the scores of those that are known."""
+        search = self.search
+        return min(search.batch, search.proposals - len(self.proposed)) if isinstance(search, TpeSearch) else 0
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about a search that has fewer configurations or rungs than its table seems to ask for."""
+        """Warnings about a search that cannot propose any configuration here, or has fewer configurations or rungs than
+        its table seems to ask for.
+        """
         search, count = self.search, len(self.configurations)
         found = []
-        if not isinstance(search, GridSearch) and search.samples is not None and count < search.samples:
+        if self.to_propose and (missing := missing_optuna()):
+            found.append(missing)
+        if isinstance(search, RandomSearch | HalvingSearch) and search.samples is not None and count < search.samples:
             found.append(
                 f"[search] has {count} different configurations, fewer than samples = {search.samples}, because equal "
                 "ones are one: give it more values, or a range"
@@ -115,22 +142,51 @@ def load_groups(
     search, drafted, problems = read_search(table, drafts, over)
     for problem in problems:
         mistakes.add(problem)
-    made = try_runs([run for group in drafted for _, rungs in group.configurations for runs in rungs for run in runs])
-    if search is None or problems or not made:
+    if search is None or problems:
         return []
-    points, groups = iter(made), []
-    for group in drafted:
+    whole = drafted
+    if isinstance(search, TpeSearch):
+        # A proposal may have any value, so the ends are checked too: a mistake must not appear after hours.
+        whole = [with_further(search, group, drafts, extremes(group)) for group in drafted]
+    tried = [made[: len(group.configurations)] for group, made in zip(drafted, _tried(whole, try_runs), strict=False)]
+    if not tried:
+        return []
+    folder = (results or Path()) / tried[0][0].rungs[0][0].run.name
+    spaces = [{dotted(key): values for key, values, _ in group.keys} for group in drafted]
+    files = [_proposals_file(folder, search, *each) for each in zip(spaces, tried, strict=True)]
+    proposed: list[list[Mapping[str, Any]]] = [[] for _ in drafted]
+    if isinstance(search, TpeSearch) and results is not None:
+        proposed = [_read_proposals(*each)[: search.proposals] for each in zip(files, spaces, strict=True)]
+        further = zip(drafted, proposed, strict=True)
+        tried = _tried([with_further(search, group, drafts, values) for group, values in further], try_runs)
+    groups = []
+    for group, configurations, space, proposals, values in zip(drafted, tried, spaces, files, proposed, strict=True):
+        file = _result_file(folder, search, configurations)
+        chosen = None if results is None else _read_result(file, configurations)
+        members, label = frozenset(group.members), _label_of(group.per)
+        groups.append(
+            SearchGroup(
+                group.per, label, members, configurations, search, space, proposals, tuple(values), file, chosen
+            )
+        )
+    return groups
+
+
+def _tried(
+    drafted: Sequence[DraftedGroup], try_runs: Callable[[Sequence[Draft]], list[Point]]
+) -> list[tuple[Configuration, ...]]:
+    """Return the configurations of each group, or none if there are mistakes in their runs."""
+    points = iter(made := try_runs([run for group in drafted for run in group.runs]))
+    found = []
+    for group in drafted if made else ():
         configurations = []
         for values, rungs in group.configurations:
             # Points that differ only in keys that the search sets, such as epochs, are one run.
             once = [{point.run_id: point for point in islice(points, len(runs))} for runs in rungs]
             named = {dotted(each.key): each.value for each in values}
             configurations.append(Configuration(named, tuple(tuple(runs.values()) for runs in once)))
-        file = _result_file((results or Path()) / made[0].run.name, search, configurations)
-        chosen = None if results is None else _read_result(file, configurations)
-        members, label = frozenset(group.members), _label_of(group.per)
-        groups.append(SearchGroup(group.per, label, members, tuple(configurations), search, file, chosen))
-    return groups
+        found.append(tuple(configurations))
+    return found
 
 
 def with_chosen(drafts: Sequence[Draft], groups: Iterable[SearchGroup]) -> list[Draft]:
@@ -158,9 +214,43 @@ def _label_of(per: Mapping[str, Any]) -> str:
 
 def _result_file(folder: Path, search: Search, configurations: Sequence[Configuration]) -> Path:
     """Return the file with the result of a group; its name depends on all that the choice depends on."""
+    # A search by `tpe` that is extended has no result until its last proposal is executed.
+    return _named(folder / "chosen", search, configurations, [search.samples] if isinstance(search, TpeSearch) else [])
+
+
+def _proposals_file(
+    folder: Path, search: Search, space: Mapping[str, Any], configurations: Sequence[Configuration]
+) -> Path:
+    """Return the file with the proposals of a group; its name depends on all that the first one depends on.
+
+    It does not depend on the number of proposals, so more `samples` continue a search.
+    """
+    seed = None if isinstance(search, GridSearch) else search.seed
+    return _named(folder / "proposals", search, configurations, [repr(dict(space)), seed])
+
+
+def _named(folder: Path, search: Search, configurations: Sequence[Configuration], more: list[object]) -> Path:
     runs = [[[point.run_id for point in rung] for rung in each.rungs] for each in configurations]
-    text = json.dumps([search.kind, search.score, search.over, runs])
-    return folder / "chosen" / f"{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
+    text = json.dumps([search.kind, search.score, search.over, runs, *more])
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
+
+
+def _read_proposals(file: Path, space: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Read the configurations that were proposed so far: their values by dotted key.
+
+    Raises:
+        SpecError: the file is damaged.
+    """
+    if not file.exists():
+        return []
+    try:
+        found = read_json(file)
+    except InputError as error:
+        raise SpecError(f"{error}: delete it, and search again") from error
+    entries: list[Mapping[str, Any]] = found if isinstance(found, list) else [{}]
+    if not all(isinstance(entry, dict) and entry.keys() == space.keys() for entry in entries):
+        raise SpecError(f"{file}: not the proposals of this search: delete it, and search again")
+    return entries
 
 
 def _read_result(file: Path, configurations: Sequence[Configuration]) -> Mapping[str, Any] | None:

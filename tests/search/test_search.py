@@ -204,7 +204,8 @@ train.optimizer.l = [0.1]
         "search.values.data.limit: expects a list of values to try, got []",
         "search.values.train.local_steps: 1 is listed twice",
         "search.values.validation.rule: validation.rule is swept too: search it, or sweep it",
-        'search.values.train.optimizer.lr: a grid has lists of values; a range is for kind = "random" or "halving"',
+        "search.values.train.optimizer.lr: a grid has lists of values; "
+        'a range is for kind = "random", "halving" or "tpe"',
     ]
     wrong = GRID.replace("epochs = 1", "epochs = 1\nholdout = 0.9").replace("0.1,", '-0.1, "x",')
     assert mistakes(write(wrong)) == MISTAKES_OF_RUNS

@@ -7,5 +7,6 @@ parent process executes them. With `--jobs`, a child process for each slot does 
 - `claims`: the runs that are left for this process, and what `hpcps run` refuses
 - `batch`: points that run back to back in one launch or process
 - `slots`: several batches at a time, each on its share of the cores
-- `search`: the rungs of a search
+- `search`: the rungs of a search, and the batches of proposed configurations
+- `proposals`: the configurations that Optuna proposes from the scores of others
 """
