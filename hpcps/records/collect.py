@@ -170,6 +170,8 @@ def collect(
 def settings_of_run(run: RunDirectory) -> dict[str, object]:
     """Return the settings of one run of an experiment, as `collect` does; empty if they are lost."""
     specs, _ = _specs(run.path.parent.parent, ())
+    if not specs:
+        return {}
     columns, _ = _run_columns([spec for _, spec in specs], ())
     found = {directory.path.name: known for (directory, _), known in zip(specs, columns, strict=True)}
     return found.get(run.path.name, {})

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.records.collect import collect
+from hpcps.records.collect import collect, settings_of_run
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.table import read_table, write_table
 from hpcps.spec.point import Point
@@ -291,3 +291,11 @@ def test_runs_that_have_recorded_nothing_are_no_table(tmp_path):
     RunDirectory(tmp_path / "runs/a").create({"run_id": "a", "run": {"name": "e"}})
     with pytest.raises(RunError, match="has any records yet"):
         collect(tmp_path)
+
+
+def test_a_run_whose_specification_is_damaged_has_no_settings(tmp_path):
+    write_run(tmp_path / "x", 0, ZENO, NEGATIVE, THREE_ROUNDS)
+    run = RunDirectory(tmp_path / "x/runs/0000000000")
+    assert settings_of_run(run)["rule"] == "zeno"
+    (run.path / "spec.json").write_text('{"run": {"na')
+    assert settings_of_run(run) == {}
