@@ -320,10 +320,10 @@ def _drawn(search: _Drawn, count: int, key: KeyPath, values: Any, place: Path) -
         # Whole numbers are equally probable, also the first and the last.
         start, stop = (low - 0.5, high + 0.5) if whole and not log else (low, high)
         number = start * (stop / start) ** draw if log else start + draw * (stop - start)
-        yield Assignment(key, min(max(round(number), low), high) if whole else readable(number), place)
+        yield Assignment(key, min(max(round(number), low), high) if whole else to_four_digits(number), place)
 
 
-def readable(number: float) -> float:
+def to_four_digits(number: float) -> float:
     """Round a drawn or proposed number to four digits, which are enough for a search."""
     return float(f"{number:.4g}")
 

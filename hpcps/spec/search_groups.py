@@ -148,19 +148,22 @@ def load_groups(
     if isinstance(search, TpeSearch):
         # A proposal may have any value, so the ends are checked too: a mistake must not appear after hours.
         whole = [with_further(search, group, drafts, extremes(group)) for group in drafted]
-    tried = [made[: len(group.configurations)] for group, made in zip(drafted, _tried(whole, try_runs), strict=False)]
-    if not tried:
+    known = [
+        made[: len(group.configurations)]
+        for group, made in zip(drafted, _configurations_of(whole, try_runs), strict=False)
+    ]
+    if not known:
         return []
-    folder = (results or Path()) / tried[0][0].rungs[0][0].run.name
+    folder = (results or Path()) / known[0][0].rungs[0][0].run.name
     spaces = [{dotted(key): values for key, values, _ in group.keys} for group in drafted]
-    files = [_proposals_file(folder, search, *each) for each in zip(spaces, tried, strict=True)]
+    files = [_proposals_file(folder, search, *each) for each in zip(spaces, known, strict=True)]
     proposed: list[list[Mapping[str, Any]]] = [[] for _ in drafted]
     if isinstance(search, TpeSearch) and results is not None:
         proposed = [_read_proposals(*each)[: search.proposals] for each in zip(files, spaces, strict=True)]
         further = zip(drafted, proposed, strict=True)
-        tried = _tried([with_further(search, group, drafts, values) for group, values in further], try_runs)
+        known = _configurations_of([with_further(search, group, drafts, values) for group, values in further], try_runs)
     groups = []
-    for group, configurations, space, proposals, values in zip(drafted, tried, spaces, files, proposed, strict=True):
+    for group, configurations, space, proposals, values in zip(drafted, known, spaces, files, proposed, strict=True):
         file = _result_file(folder, search, configurations)
         chosen = None if results is None else _read_result(file, configurations)
         members, label = frozenset(group.members), _label_of(group.per)
@@ -172,7 +175,7 @@ def load_groups(
     return groups
 
 
-def _tried(
+def _configurations_of(
     drafted: Sequence[DraftedGroup], try_runs: Callable[[Sequence[Draft]], list[Point]]
 ) -> list[tuple[Configuration, ...]]:
     """Return the configurations of each group, or none if there are mistakes in their runs."""

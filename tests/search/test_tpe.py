@@ -16,7 +16,7 @@ from small_experiment import small_experiment
 
 import hpcps
 from hpcps.cli.main import main
-from hpcps.errors import SpecError
+from hpcps.errors import RunError, SpecError
 from hpcps.execution.sweep.search import execute_search
 from hpcps.records.search import ConfigurationScore, RunScore, ranked, write_proposals
 from hpcps.spec.load import load_experiment
@@ -176,6 +176,15 @@ def test_each_group_has_its_own_proposals(file: Path) -> None:
         write_proposals(replace(group, proposed=()), [{"train.optimizer.lr": rate}])
     assert [rates(group)[3] for group in groups_of(file)] == [0.5, 0.7]
     assert executed == [["6 runs of 1 epoch", "6", "6"], ["proposal 1 of 1: 2 runs of 1 epoch", "2", "8"]]
+
+
+@needs_optuna
+def test_a_file_that_changes_during_its_search_ends_it(file: Path) -> None:
+    def changed() -> tuple[SearchGroup, ...]:
+        return groups_of(write(file, values=LR.replace("10.0", "5.0")))
+
+    with pytest.raises(RunError, match="the experiment file was changed during its search: search again"):
+        execute_search(groups_of(write(file)), changed, file.parent / "results/lr.search", lambda *_: True)
 
 
 def test_damaged_proposals_are_refused(file: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcps import seeds
 from hpcps.records.search import ConfigurationScore
-from hpcps.spec.search import TpeSearch, readable
+from hpcps.spec.search import TpeSearch, to_four_digits
 from hpcps.spec.search_groups import SearchGroup
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ def propose(group: SearchGroup, scores: Sequence[ConfigurationScore]) -> list[di
         )
         for score in sorted(scores, key=lambda score: score.place):
             values = group.configurations[score.place].values
-            told = {key: _told(group.space[key], value) for key, value in values.items()}
+            parameters = {key: _parameter(group.space[key], value) for key, value in values.items()}
             # As in the ranking, a configuration with a lost run is worse than all others.
             state, value = optuna.trial.TrialState.PRUNED, None
             if not score.lost:
                 state = optuna.trial.TrialState.COMPLETE
                 value = score.accuracy if search.score == "accuracy" else score.loss
-            trial = optuna.trial.create_trial(state=state, value=value, params=told, distributions=space)
+            trial = optuna.trial.create_trial(state=state, value=value, params=parameters, distributions=space)
             # TPE would propose the same again and again if it did not learn that it did so.
             study.add_trials([trial] * max(1, group.proposed.count(values)))
         asked = [study.ask(space).params for _ in range(group.to_propose)]
@@ -62,7 +62,7 @@ def _distribution(values: Any) -> BaseDistribution:
     return (IntDistribution if _is_whole(values) else FloatDistribution)(low, high, log=log)
 
 
-def _told(values: Any, value: Any) -> Any:
+def _parameter(values: Any, value: Any) -> Any:
     """Return what stands for a value in the distribution; a number that was rounded may be beyond an end."""
     return values.index(value) if isinstance(values, list) else min(max(value, values["low"]), values["high"])
 
@@ -70,7 +70,7 @@ def _told(values: Any, value: Any) -> Any:
 def _value(values: Any, found: Any) -> Any:
     if isinstance(values, list):
         return values[found]
-    return int(found) if _is_whole(values) else readable(found)
+    return int(found) if _is_whole(values) else to_four_digits(found)
 
 
 def _is_whole(values: Any) -> bool:

@@ -44,6 +44,9 @@ def execute_search(
         reload: reads the groups again, with what was proposed since.
         folder: the folder of the results of the search.
         execute: executes runs.
+
+    Raises:
+        RunError: the file makes other groups than before.
     """
     begun: list[Point] = []
     scores = _execute_rungs(groups, folder, execute, begun)
@@ -52,7 +55,12 @@ def execute_search(
         for group, found in zip(groups, scores, strict=True):
             if group.to_propose:
                 write_proposals(group, propose(group, found))
-        groups = reload()
+        before, groups = groups, reload()
+        if [group.proposals for group in groups] != [group.proposals for group in before]:
+            raise RunError(
+                "the experiment file was changed during its search: search again, which executes only runs that are "
+                "not done"
+            )
         new = [range(count, len(group.configurations)) for count, group in zip(known, groups, strict=True)]
         if points := _points(groups, new, 0):
             begun += points
