@@ -42,12 +42,17 @@ def collect(args: argparse.Namespace) -> int:
     from hpcps.figures.publish import write_tables
     from hpcps.records.collect import DRAWN
     from hpcps.records.collect import collect as collect_records
+    from hpcps.records.imported_logs import imported_system
     from hpcps.records.provenance import summaries, write_provenance
 
     events = args.events.split(",") if args.events else None
     place = locate(args.experiment, args.results)
     if place.published:
         print(f"nothing to collect: {place.source} has a table already: {place.results / 'table.parquet'}")
+        return 0
+    if not place.has_runs and (system := imported_system(place.results)):
+        table = place.results / "table.parquet"
+        print(f"nothing to collect: {table} has the imported logs of {system.title}")
         return 0
     collected = collect_records(place.results, place.points, events)
     accuracies = write_tables(collected.table, place.results)

@@ -158,11 +158,11 @@ def _without_runs(name: str, folder: Path) -> str:
     table = folder / "table.parquet"
     if not table.is_file():
         return f"no runs in {folder}/"
-    from hpcps.records.esync_log import IMPORTED
-    from hpcps.records.table import read_table
+    from hpcps.records.imported_logs import imported_system
 
-    if read_table(table).attrs.get(IMPORTED) == "esync":
-        return f"logs of the ESync code, imported as {table}, and no runs; `hpcps plot esync {name}` draws them"
+    if system := imported_system(folder):
+        draw = "draws" if len(system.kinds) == 1 else "draw"
+        return f"logs of {system.title}, imported as {table}, and no runs; {system.plots(name)} {draw} them"
     return f"no runs, only the table {table}"
 
 

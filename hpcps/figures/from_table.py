@@ -11,7 +11,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.curve import ClassAccuracy, applied, class_accuracies, curve
 from hpcps.figures.figure_data import BASELINE, ONE_AT_A_TIME, TIED, FigureData, describe, require_epochs, text
-from hpcps.records.esync_log import IMPORTED
+from hpcps.records.imported_logs import IMPORTED
 
 _SAME = ("model", "data", "data_limit", "epochs")
 """Columns that must be equal for a run to be a line in the figure of another run."""

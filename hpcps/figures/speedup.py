@@ -146,9 +146,10 @@ def _runs(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _lines(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.Series:
     """Return the line of each run: the swept values that do not vary together with workers and samples."""
-    amounts = [name for name in ("workers", *_AMOUNTS) if name in runs]
+    swept = list(map(str, frame.attrs.get("swept", ())))
+    amounts = ["workers", *(name for name in _AMOUNTS if name in runs and name in swept)]
     keys = []
-    for key in map(str, frame.attrs.get("swept", ())):
+    for key in swept:
         if key in ("seed", *amounts) or key not in runs:
             continue
         words = runs.assign(**{key: runs[key].astype(object).map(text)})

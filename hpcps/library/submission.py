@@ -177,9 +177,10 @@ def submit(
         raise LaunchError("options: they are for qsub and sbatch; executor local has none")
     if options is not None and not _is_words(options):
         raise LaunchError('options: expects a list of texts, a word each, such as ["-l", "walltime=4:00:00"]')
-    if not isinstance(experiment, str | Path) or not Path(experiment).is_file():
-        given = experiment if isinstance(experiment, str | Path) else named(experiment)
-        raise LaunchError(f"submit: expects an experiment file, which the jobs read; got {given}")
+    if not isinstance(experiment, str | Path):
+        raise LaunchError(f"submit: expects an experiment file, which the jobs read; got {named(experiment)}")
+    if not Path(experiment).is_file():
+        raise LaunchError(f"submit: there is no file {experiment}: give the path of an experiment file")
     whole = load(absolute(Path(experiment)), set=set, only=only, results=results)
     whole._loaded.check_searched()
     folder = absolute(whole.results) / whole.name / "jobs"

@@ -27,6 +27,8 @@
 - `export`: writes statistics over the seeds for a paper, and CSV files
 - `tracking`: gives runs to experiment trackers, such as MLflow
 - `search`: the scores of the runs of a search
-- `esync_log`: the logs of the published ESync code, as a table
+- `imported_logs`: the table of the logs of another system
+- `esync_log`: the logs of the published ESync code
+- `ps_pytorch_log`: the logs of ps_pytorch and PyTorch-parameter-server
 - `trace/`: the activities of each process on one clock
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,8 @@ import numpy as np
 import pandas as pd
 
 from hpcps.errors import InputError, RunError
-from hpcps.inputs import MiB, read_json, whole_number
-from hpcps.records.table import stack, tabulate, with_settings
-from hpcps.records.totals import sum_processes
-
-_LARGEST = 256 * MiB
-_MOST = 1e15
+from hpcps.inputs import read_json, whole_number
+from hpcps.records.imported_logs import LARGEST, MOST, ImportedRun, table_of_runs
 
 COMPUTING = ("get_batch", "forward and backward", "local update")
 QUERY, EVALUATION = "check ready", "evaluation"
@@ -108,7 +103,7 @@ def _number(path: Path) -> int | None:
 
 
 def _read_report(path: Path) -> LoggedRound:
-    content = read_json(path, _LARGEST)
+    content = read_json(path, LARGEST)
     if not isinstance(content, dict):
         raise InputError(path, "expects an object with num_iters, time, num_samples and total_time")
     steps = content.get("time")
@@ -150,7 +145,7 @@ def _check_order(where: object, rounds: list[LoggedRound]) -> None:
 
 
 def _value(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
         raise InputError(where, f"expects a number from 0, got {str(value)[:40]}")
     return float(value)
 
@@ -160,9 +155,6 @@ def _share(where: str, value: Any) -> float:
         raise InputError(where, f"expects an accuracy from 0 to 1, got {str(value)[:40]}")
     return float(value)
 
-
-IMPORTED = "imported"
-"""The attribute of the table that names the system whose logs it has."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "esync": {"mode": "sync", "train.local_steps": "esync", "rule": "average"},
@@ -185,15 +177,8 @@ def table_of_logs(name: str, runs: Sequence[LoggedRun], model_bytes: float | Non
         runs: the runs.
         model_bytes: the size of the model; None: the traffic is not known.
     """
-    tables = []
-    for run in runs:
-        table = tabulate(_rows(run, model_bytes))
-        totals = sum_processes(table)
-        tables.append(stack([table, totals.assign(source=totals["index"].map(dict(enumerate(run.devices))))]))
     swept = ["mode", "train.local_steps", "rule", *(["model"] * (len({run.network for run in runs}) > 1)), "data.split"]
-    frame = with_settings(tables, [_facts(name, point, run) for point, run in enumerate(runs)])
-    frame.attrs.update({"experiment": name, "swept": swept, "outside": {}, IMPORTED: "esync"})
-    return frame
+    return table_of_runs(name, "esync", [_imported(run, model_bytes) for run in runs], swept)
 
 
 def evaluating_device(run: LoggedRun) -> str:
@@ -201,29 +186,19 @@ def evaluating_device(run: LoggedRun) -> str:
     return max(run.devices, key=lambda name: sum(each.accuracy is not None for each in run.devices[name]))
 
 
-def _facts(name: str, point: int, run: LoggedRun) -> dict[str, Any]:
+def _imported(run: LoggedRun, model_bytes: float | None) -> ImportedRun:
     workers = 0 if run.mode == "local" else len(run.devices)
     split = "by_class" if run.by_class else "iid"
-    key = f"{name}/{run.network}/{run.mode}/{split}"
-    return {
-        "run_id": hashlib.sha256(key.encode(errors="replace")).hexdigest()[:10],
-        "label": f"{run.mode} · {split}",
-        "point": point,
-        "status": "done",
-        "experiment": name,
-        "seed": 0,
-        "fidelity": "original",
+    settings = {
         "servers": min(1, workers),
-        "validators": 0,
         "workers": workers,
         **({"model": run.network} if run.network else {}),
         "data.split": split,
         "epochs": 0,
         **_SETTINGS[run.mode],
-        "scores": False,
-        "outside": "",
-        "variant": "",
     }
+    label = " · ".join(filter(None, (run.network, run.mode, split)))
+    return ImportedRun(label, settings, list(_rows(run, model_bytes)), dict(enumerate(run.devices)))
 
 
 def _rows(run: LoggedRun, model_bytes: float | None) -> list[dict[str, Any]]:
@@ -325,7 +300,7 @@ def _summaries(folder: Path) -> Iterator[LoggedRun]:
         mode = name.removesuffix(_SUMMARY_BY_CLASS)
         if mode not in MODES or not path.is_file():
             continue
-        content = read_json(path, _LARGEST)
+        content = read_json(path, LARGEST)
         if not isinstance(content, dict) or not all(isinstance(workers, dict) for workers in content.values()):
             raise InputError(path, "expects nodes, their workers, and lists of rounds for each worker")
         devices = {
