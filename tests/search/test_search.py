@@ -407,3 +407,20 @@ def test_successive_halving_from_python(write: Write) -> None:
     loaded: LoadedExperiment = hpcps.run(file, results=results)._loaded
     assert (results / "lr/runs" / loaded.points[0].run_id / "DONE").exists()
     assert loaded.points[0].run_id == searched.ids[0]
+
+
+@pytest.mark.thorough
+def test_the_learning_rates_of_ps_pytorch_are_compared_by_the_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As its script does after 100 steps of each rate; the report names that of the lowest loss."""
+    file = Path(__file__).parents[2] / "experiments/lr_search.toml"
+    small = ["--set", "model.name=mlp", "--set", "data.limit=350", "--only", "sgd", "--results", str(tmp_path)]
+    assert main(["search", str(file), *small]) == 0
+    printed = capsys.readouterr().out
+    rows = [[cell.strip(" *") for cell in line.split("|")] for line in printed.splitlines() if line.startswith("| ")]
+    losses = {float(row[1]): float(row[3]) for row in rows[1:]}
+    assert [*sorted(losses)] == [2.0**power for power in range(-7, 0)]
+    assert next(iter(losses)) == min(losses, key=lambda rate: losses[rate])
+    (chosen,) = tmp_path.glob("lr_search.search/chosen/*.json")
+    assert json.loads(chosen.read_text())["values"] == {"train.optimizer.lr": next(iter(losses))}
