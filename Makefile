@@ -144,13 +144,13 @@ unit-mxnet: .venv-mxnet/.ready
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
 
 # Own scripts that train with another framework, or one on PyTorch, with the versions of tests/environment.sh.
-frameworks: .venv-frameworks/.ready .venv-jax/.ready .venv-tensorflow/.ready
+frameworks: $(VENV)/.dev .venv-frameworks/.ready .venv-jax/.ready .venv-tensorflow/.ready
 	.venv-frameworks/bin/python -m pytest -q tests/session/test_frameworks.py
 	.venv-jax/bin/python -m pytest -q tests/session/test_jax.py
 	.venv-tensorflow/bin/python -m pytest -q tests/session/test_tensorflow.py
 
 # Runs as the packages of experiment trackers read them.
-trackers: .venv-trackers/.ready
+trackers: $(VENV)/.dev .venv-trackers/.ready
 	.venv-trackers/bin/python -m pytest -q tests/report/test_trackers.py
 
 # The packages that rent clusters need versions of others that hpcps does not have.
