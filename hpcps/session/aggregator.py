@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -12,12 +12,23 @@ import numpy as np
 from hpcps.aggregation.collector import Collector, span, spans
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Vector
-from hpcps.protocol.messages import Declare, Given, Message, Missing, Peer, TensorResult, TensorUpdate, WhoIsMissing
+from hpcps.protocol.messages import (
+    AllJoined,
+    Declare,
+    Given,
+    Joined,
+    Message,
+    Missing,
+    Peer,
+    TensorResult,
+    TensorUpdate,
+    WhoIsMissing,
+)
 from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import Bucket, all_of
 from hpcps.session.combination import Combination
 from hpcps.session.elements import reduce
-from hpcps.session.reduction import ACCUMULATE, GATHER, compresses, rule_of
+from hpcps.session.reduction import ACCUMULATE, GATHER, compresses, needs_all, rule_of
 from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
@@ -35,6 +46,7 @@ class _AggregatedBucket:
         self.rows = Collector[Vector](workers, self.cut)
         self.since = 0.0
         self.accumulates = first.tensor.declaration.reduction == ACCUMULATE
+        self.needs_all = needs_all(first.tensor.declaration.reduction, first.tensor.rule)
         self._workers = len(workers)
         # An encoding has any size, and so have the rows of an allgather: it is checked when they are read.
         reduction = first.tensor.declaration.reduction
@@ -91,12 +103,18 @@ class _AggregatedBucket:
         """Note the blocks of a slot that a worker does not have."""
         self._absent[slot].append(set(blocks))
 
-    def unused(self, first: int, stop: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the blocks that no worker has, of each slot of a span that is combined and has some; forget them."""
+    def unused(self, first: int, stop: int, joined: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return the blocks that no worker has, of each slot of a span that is combined and has some; forget them.
+
+        Args:
+            first: the first slot.
+            stop: the end of the slots.
+            joined: the number of workers that have joined, and so have none.
+        """
         found = []
         for slot in range(first, stop) if self._absent else ():
             absent = self._absent.pop(slot, [])
-            if len(absent) == self._workers and (blocks := set.intersection(*absent)):
+            if len(absent) == self._workers - joined and (blocks := set.intersection(*absent)):
                 found.append((slot, tuple(sorted(blocks))))
         return tuple(found)
 
@@ -154,6 +172,9 @@ class Aggregator:
         self._collected: dict[int, _AggregatedBucket] = {}
         self._disputed = False
         self._gone: dict[Peer, str] = {}
+        self._joined: dict[Peer, Joined] = {}
+        # How many tensors each worker has declared; the first aggregator knows it.
+        self._known: Counter[Peer] = Counter()
         self._clock, self._allocate = clock, allocate
         self._counted = 0.0
         self.waited: defaultdict[Peer, float] = defaultdict(float)
@@ -169,6 +190,8 @@ class Aggregator:
                 self._declare(source, Declaration.of(message))
             case Given():
                 yield from self._collect(source, message)
+            case Joined():
+                yield from self._join(source, message)
             case WhoIsMissing(bucket=bucket, first=slot, slots=slots):
                 found = self._collected.get(bucket)
                 waits = found is not None and not found.stored >> slot & 1
@@ -184,10 +207,60 @@ class Aggregator:
             RunError: another worker waits for it.
         """
         self._gone[worker] = why
+        self._check_joined()
         for collected in self._collected.values():
             self._check(collected)
 
+    def _join(self, source: Peer, message: Joined) -> Iterator[Send | Now]:
+        """Combine without a worker that has joined, until all have."""
+        self._joined[source] = message
+        self._check_joined()
+        if len(self._joined) < len(self._workers):
+            for collected in self._collected.values():
+                yield from self._combine_without(collected)
+            return
+        declared = [declaration for declaration, _ in self._declared.values()]
+        news = declared[min(self._known[worker] for worker in self._workers) :]
+        tables = [d.reduction if isinstance(d.reduction, str) else dict(d.reduction) for d in news]
+        answer = AllJoined(
+            last=source.index,
+            steps=max(each.steps for each in self._joined.values()),
+            updates=max(each.updates for each in self._joined.values()),
+            declared=tuple(
+                (d.key, d.name, d.dtype, d.shapes, table, d.whole) for d, table in zip(news, tables, strict=True)
+            )
+            if self.peer == self._sharding.aggregators[0]
+            else (),
+        )
+        self._joined = {}
+        for worker in self._workers:
+            self._known[worker] = len(declared)
+            yield Send(worker, answer)
+
+    def _check_joined(self) -> None:
+        """Raise an error if workers that have joined wait for one that has left."""
+        for worker, why in self._gone.items() if self._joined else ():
+            if worker not in self._joined:
+                raise RunError(f"{', '.join(map(str, self._joined))} waited in join() for {worker}: {worker} {why}")
+
+    def _combine_without(self, collected: _AggregatedBucket, priority: int = 0) -> Iterator[Send | Now]:
+        """Combine what all workers have sent that have not joined.
+
+        Raises:
+            RunError: each worker must take part.
+        """
+        for worker in self._joined:
+            for first, stop in spans(collected.rows.awaited_of(worker)):
+                if collected.needs_all:
+                    raise RunError(
+                        f"tensor {collected.bucket.parts[first].tensor.declaration} needs all processes, and {worker} "
+                        "has called join(): until all have, leave out rules, attacks, broadcasts and asynchronous "
+                        "optimizers, or give all processes as much data"
+                    )
+                yield from self._combine(worker, collected, first, stop, None, priority)
+
     def _declare(self, source: Peer, declaration: Declaration) -> None:
+        self._known[source] += 1
         first, by = self._declared.setdefault(declaration.key, (declaration, source))
         if difference := declaration.difference(first):
             # The first aggregator gets every declaration, so all processes hear of the same difference from it.
@@ -238,6 +311,7 @@ class Aggregator:
                     yield Send(source, result)
                 else:
                     yield from self._combine(source, collected, low, stop, part, message.priority)
+        yield from self._combine_without(collected, message.priority)
         self._check(collected)
 
     def _combine(
@@ -258,10 +332,11 @@ class Aggregator:
                     collected.store(low, stop)
                 combined = TensorResult(
                     bucket=collected.bucket.number, first=low, slots=all_of(stop - low), priority=priority,
-                    unused=collected.unused(low, stop), values=collected.combination.sent(out),
+                    unused=collected.unused(low, stop, len(self._joined)),
+                    values=collected.combination.sent(out),
                 )  # fmt: skip
                 for worker in self._workers:
-                    if worker not in self._gone:
+                    if worker not in self._gone and worker not in self._joined:
                         yield Send(worker, combined)
                 low = stop
 

@@ -38,7 +38,7 @@ class Combination:
             workers: all workers.
             allocate: returns memory to send from.
         """
-        self._bucket, self._tensor = bucket, tensor
+        self._bucket, self._tensor, self._workers = bucket, tensor, len(workers)
         self._layout: tuple[tuple[int, int], Layout] | None = None
         self._kept: RuleState | None = None
         self._attack: SimulatedAttack | None = None
@@ -53,7 +53,10 @@ class Combination:
             self._encoder = TensorEncoder.of(self._tensor, "model", allocate)
 
     def combine(self, first: int, stop: int, rows: Mapping[Peer, Vector], out: Vector) -> None:
-        """Combine the rows of a span, in the order of the workers, and write the result."""
+        """Combine the rows of a span, in the order of the workers, and write the result.
+
+        A worker that has joined has no row: it counts as zeros in a mean, and does not count in another operation.
+        """
         if self._gathering is not None:
             self._gathering.join(rows)
             return
@@ -62,6 +65,8 @@ class Combination:
         tensor, decode = self._tensor, self._decoder or _as_it_is
         payloads = [decode(worker, row) for worker, row in rows.items()]
         dtype, reduction = tensor.declaration.dtype, tensor.declaration.reduction
+        if tensor.rule is not None or reduction == "mean":
+            payloads += [np.zeros(out.size, np.float32)] * (self._workers - len(payloads))
         if tensor.rule is None and not ((dtype, reduction) == ("float32", "mean") and _averaged(payloads, out)):
             parts = [payload.view(np.uint8) for payload in payloads]
             # A broadcast has one row, and the first exchange of accumulated weights is a sum.

@@ -19,6 +19,8 @@ from hpcps.session.tensors import Declaration
 
 _NUMBER, _WORD = 8, 4
 """Bytes of a number, and of a float32."""
+_NO_ROWS: Vector = np.zeros(_NUMBER // _WORD, np.float32)
+"""What a worker without rows sends."""
 
 
 class _Memory:
@@ -83,12 +85,12 @@ class Gathering:
         self._declaration, self._workers, self._memory = declaration, tuple(workers), _Memory(allocate)
 
     def join(self, sent: Mapping[Peer, Vector]) -> None:
-        """Put together what the workers have sent.
+        """Put together what the workers have sent; one that has joined has no rows.
 
         Raises:
             RunError: one of them has sent something else than rows.
         """
-        contents = [sent[worker].view(np.uint8) for worker in self._workers]
+        contents = [sent.get(worker, _NO_ROWS).view(np.uint8) for worker in self._workers]
         row, numbers = _bytes_of_a_row(self._declaration), []
         for content in contents:
             numbers += _numbers(content, 1, row, self._declaration)

@@ -13,9 +13,11 @@ from hpcps.protocol.envelope import Delivered, Envelopes
 from hpcps.protocol.messages import (
     Abort,
     Alive,
+    AllJoined,
     AskAlive,
     Failed,
     Given,
+    Joined,
     Leave,
     Message,
     Missing,
@@ -73,6 +75,9 @@ class Member:
         steps: the steps that the script has taken together with the other processes.
         updates: the steps of optimizers that the script has taken, also those that exchange nothing.
         outbox: its large messages to others that wait.
+        joining: the aggregators from which this worker, which has joined, has not heard that all workers have.
+        last: the index of the worker that was the last one to join; -1 if nobody has.
+        missed: the names of the tensors that others have declared while this worker had joined.
         silent: why this process, which has ended its part, does not wait for the others any more; empty if it does.
     """
 
@@ -106,12 +111,16 @@ class Member:
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
         sharding = sharding or Sharding.evenly(world)
+        self._aggregators = sharding.aggregators
         self._aggregator = Aggregator(peer, self.workers, sharding, allocate)
         self.participant = (
             Participant(peer, len(self.workers), sharding, allocate, copies or Copies(), shared_memory)
             if peer.role == "worker"
             else None
         )
+        self.joining: set[Peer] = set()
+        self.last = -1
+        self.missed: set[str] = set()
         self.gone: dict[Peer, str] = {}
         self.error: HpcpsError | None = None
         self.told = False
@@ -327,6 +336,26 @@ class Member:
         if not error:
             self._silence = dict.fromkeys((peer for peer in self._world if peer != self.peer), 0.0)
 
+    def join(self) -> None:
+        """Take part in no exchange until all workers have joined: until nobody is left in `joining`.
+
+        The exchanges of this worker are done.
+        """
+        self.joining = set(self._aggregators)
+        self._carry_out(Send(each, Joined(steps=self.steps, updates=self.updates)) for each in self._aggregators)
+
+    def _end_join(self, source: Peer, message: AllJoined) -> None:
+        """Take note that an aggregator has heard of all workers that they have joined."""
+        assert self.participant is not None, "servers do not join"
+        self.joining.remove(source)
+        if source == self._aggregators[0]:
+            self.last, self.steps, self.updates = message.last, message.steps, message.updates
+            declared = [
+                Declaration(name, dtype, shapes, reduction, whole, key)
+                for key, name, dtype, shapes, reduction, whole in message.declared
+            ]
+            self.missed.update(self.participant.learn(declared))
+
     def unequal_steps(self) -> str:
         """Return which worker has ended without an error after another number of steps than this one; empty: none."""
         if self.participant is None or self.error is not None:
@@ -384,6 +413,8 @@ class Member:
             case Leave(steps=steps, updates=updates):
                 self._steps_of[source], self._updates_of[source] = steps, updates
                 self._note(source, f"{_ENDED} after {steps} steps")
+            case AllJoined() if self.error is None:
+                self._end_join(source, message)
             case AskAlive():
                 self._carry_out([Send(source, Alive())])
             case Alive():

@@ -291,6 +291,11 @@ class Participant:
         aggregators = dict.fromkeys((self._sharding.aggregators[0], *(part.aggregator for part in tensor.parts)))
         return tensor, [Send(aggregator, message) for aggregator in aggregators]
 
+    def learn(self, declared: Sequence[Declaration]) -> list[str]:
+        """Take note of tensors that others have declared while this worker had joined; return the names of new ones."""
+        known = len(self._tensors)
+        return [given.name for given in declared if given.key >= known and self.declare(given)]
+
     def _place(self, part: TensorPart) -> None:
         number = part.tensor.declaration.bucket, part.aggregator
         if number not in self._buckets:

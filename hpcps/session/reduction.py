@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hpcps.errors import SpecError
 from hpcps.registry.config import Config, component_in
-from hpcps.rules import Rule
+from hpcps.rules import Average, Rule
 from hpcps.rules.coordinate_wise import Trimming
 from hpcps.session.elements import OPERATIONS
 
@@ -107,6 +107,12 @@ def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
 def is_whole(reduction: Reduction, rule: Rule | None) -> bool:
     """Return whether the gradients of a step must be combined at once, as its rule or its attack sees all of them."""
     return simulated(reduction) or (rule is not None and rule.scope == "vector")
+
+
+def needs_all(reduction: Reduction, rule: Rule | None) -> bool:
+    """Return whether a tensor is combined only if each worker takes part, so not while one has joined."""
+    selects = rule is not None and not isinstance(rule, Average)
+    return selects or simulated(reduction) or reduction in (ACCUMULATE, BROADCAST)
 
 
 def compresses(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:

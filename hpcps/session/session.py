@@ -202,6 +202,32 @@ class Session:
         if exchange.error is not None:
             self.member.check()
 
+    def join(self) -> int:
+        """Wait until all workers call this, and let the others combine tensors without this one until then.
+
+        Returns:
+            The rank of the worker that was the last one to call it.
+
+        Raises:
+            RunError: another worker has ended or was lost, the script has begun a step and not ended it, or the others
+                exchange a tensor that needs all workers.
+        """
+        self._refuse_unfinished()
+        participant = self.member.participant
+        assert participant is not None, "servers run no script"
+        self._await(lambda: self.member.error is not None or not participant.open)
+        self.member.check()
+        with self._lock:
+            self.member.join()
+        self._await(lambda: self.member.error is not None or not self.member.joining)
+        self.member.check()
+        return self.member.last
+
+    def _refuse_unfinished(self) -> None:
+        """End the session with an error if the script has left something unfinished."""
+        for problem in filter(None, (unfinished() for unfinished in self._unfinished)):
+            self.fail(RunError(problem))
+
     def recent(self) -> int:
         """Return the bytes of recent exchanges; see `Member.recent`."""
         with self._lock:
@@ -227,7 +253,10 @@ class Session:
             self.member.fail(error, f"{self.member.peer} has failed: ")
 
     def expect(self, unfinished: Callable[[], str]) -> None:
-        """Call a function before the session ends without an error; it returns what the script has left unfinished."""
+        """Call a function in `join`, and before the session ends without an error.
+
+        It returns what the script has left unfinished.
+        """
         self._unfinished.append(unfinished)
 
     def disown(self) -> None:
@@ -247,6 +276,7 @@ class Session:
             "updated",
             "then",
             "wait",
+            "join",
             "recent",
             "serve",
             "fail",
@@ -267,8 +297,7 @@ class Session:
         if self._closing:
             return
         if participant is not None and not error and not self.member.told:
-            for problem in filter(None, (unfinished() for unfinished in self._unfinished)):
-                self.fail(RunError(problem))
+            self._refuse_unfinished()
             self._await(lambda: self.member.error is not None or not participant.open)
             if self.member.error is not None:
                 self.shutdown(str(self.member.error))

@@ -57,6 +57,7 @@ from hpcps.torch.collectives import (
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
+    join,
 )
 from hpcps.torch.combining import (
     declare,
@@ -143,6 +144,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "log",

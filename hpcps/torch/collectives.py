@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.session.current import checked_rank, rank
-from hpcps.session.pending import kept
+from hpcps.session.current import checked_rank, rank, session
+from hpcps.session.pending import forget_calls, kept
 from hpcps.session.reduction import BROADCAST, GATHER
 from hpcps.torch.combining import combine
 from hpcps.torch.copies import bytes_of, on_host
@@ -166,6 +166,30 @@ def barrier() -> None:
     """Wait until all processes call this."""
     nothing = torch.zeros(1, dtype=torch.uint8)
     begin(nothing, nothing, "barrier/", "sum").finish()
+
+
+def join(device: int = -1) -> int:
+    """Wait until all processes call this; until then, the others go on without this one, which has no data left.
+
+    This process first waits for its own exchanges. It counts as zeros in a sum and in a mean, which divides by the
+    number of all processes. In a minimum, a maximum and a product it does not count, and in an allgather it has no
+    rows. Rules, attacks, broadcasts and the first step of an asynchronous optimizer are errors. The model of this
+    process does not change meanwhile: take that of the process that joined last, with
+    `broadcast_parameters(model.state_dict(), root_rank=join())`.
+
+    Args:
+        device: that of Horovod's tensors of zeros; there are none here, so that it has no effect.
+
+    Returns:
+        The rank of the process that joined last.
+
+    Raises:
+        RunError: a process has ended without a call of this, or was lost; the processes exchange a tensor that needs
+            all of them; or this process has begun a step and not ended it.
+    """
+    last = session().join()
+    forget_calls()
+    return last
 
 
 class _Broadcast(torch.autograd.Function):

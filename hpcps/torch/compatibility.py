@@ -25,12 +25,6 @@ class AbsentNames(NamedTuple):
 ABSENT = (
     AbsentNames(["Adasum"], "Horovod", "use op=Average, or a rule with rule="),
     AbsentNames(
-        ["join"],
-        "Horovod",
-        "all processes take the same steps: give each as many samples with DistributedSampler, or let all take as many "
-        "as the process with the fewest, int(allreduce(torch.tensor(len(loader)), op=Min))",
-    ),
-    AbsentNames(
         ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set"],
         "Horovod",
         "all processes exchange with each other: leave out process_set=, or use groups of torch.distributed",

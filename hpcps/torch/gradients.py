@@ -190,6 +190,12 @@ class Gradients:
 
         Others become dense here, too. A gradient that is sparse in a later step for the first time does, too.
         """
+        if self._layouts in session().member.missed:
+            raise self.failed(
+                "the first step of this process comes after join(), and the others have agreed in their first step "
+                "which gradients are sparse: take a first step before join(), or give DistributedOptimizer "
+                "sparse_as_dense=True"
+            )
         self._agreed = True
         layouts = torch.tensor([_layout_of(parameter.grad) for parameter in self.names], dtype=torch.uint8)
         begin(layouts, layouts, self._layouts, "max").finish()
@@ -296,8 +302,9 @@ def _unfinished(known: ref[Gradients]) -> Callable[[], str]:
             return ""
         name = next(iter(gradients.names.values()))
         return (
-            f"the script ends after a backward pass without its step: of {len(gradients.names)} gradients, such as "
-            f"{name}, some are exchanged, and no step has used them: call step() or optimizer.synchronize()"
+            "the script ends, or calls join(), after a backward pass without its step: of "
+            f"{len(gradients.names)} gradients, such as {name}, some are exchanged, and no step has used them: call "
+            "step() or optimizer.synchronize()"
         )
 
     return unfinished

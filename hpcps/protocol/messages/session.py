@@ -178,6 +178,39 @@ class Failed(Message, code=45, kind="LEAVE", sender="every process", receiver="e
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Joined(Message, code=51, kind="JOIN", sender="worker", receiver="aggregator", answer="AllJoined"):
+    """The script of the worker has no data left: until `AllJoined` it gives no tensor, and takes no result.
+
+    It has the results of all tensors that it has given.
+
+    Attributes:
+        steps: see `Leave`.
+        updates: see `Leave`.
+    """
+
+    steps: int
+    updates: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AllJoined(Message, code=52, kind="JOIN", sender="aggregator", receiver="worker"):
+    """All workers have joined, and take part again; a worker goes on when it has this of all aggregators.
+
+    Attributes:
+        last: the index of the worker that joined last, as the aggregator has heard it; that of the first one counts.
+        steps: the most steps of a worker, see `Leave`; all workers count as many from now on.
+        updates: the most updates of a worker, see `Leave`.
+        declared: from the first aggregator, the tensors that some worker has not declared, in order: the key, name,
+            type, shapes and reduction of each, and whether it is whole, see `Declare`.
+    """
+
+    last: Count
+    steps: int
+    updates: int
+    declared: tuple[tuple[Count, str, str, tuple[tuple[Count, ...], ...], str | dict[str, Any], bool], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AskAlive(Message, code=29, kind="ALIVE", sender="process that has ended its part", receiver="one that has not",
                answer="Alive"):  # fmt: skip
     """A request for a sign of life."""
