@@ -63,6 +63,17 @@ def test_a_validators_partitions_come_to_their_servers_in_order(layout, servers,
     assert tuple(map(tuple, sent)) == cuts.shards
 
 
+@given(layouts, st.integers(1, 4), st.integers(0, 2), sizes)
+def test_the_first_layers_of_each_shard_travel_first(layout, servers, validators, size):
+    """So rounds need no priorities; see docs/explanation/architecture.md."""
+    shards = layout.bounds(servers)
+    cuts = Partitioning(layout, shards, validators, size, whole=False)
+    for slices in cuts.updates:
+        for low, high in shards:
+            of_shard = [start for start, _ in slices if low <= start < high]
+            assert of_shard == sorted(of_shard)
+
+
 def test_neighbours_go_to_different_servers():
     layout = Layout.of([("w", (640,))])
     cuts = Partitioning(layout, layout.bounds(2), 1, 80, whole=False)
