@@ -1,7 +1,8 @@
 """Random programs of hpcps.torch in several processes: none hangs, and all results are right.
 
 A started world runs many programs. Every process begins the same tensors in an order of its own, is late at random, and
-waits for the handles in another order. Priorities and credits are random, and networks slow, so that tensors wait.
+waits for the handles in another order. Priorities and credits are random, and networks slow, so that tensors wait. At
+the end processes have different numbers of turns, and join.
 """
 
 import random
@@ -72,6 +73,24 @@ def program(seed):
             assert torch.equal(bps.synchronize(handles.pop(name)), torch.full((size,), float(wanted))), (seed, name)
         if own.random() < 0.05:
             time.sleep(own.random() * 0.02)
+    uneven_turns([shared.choice((0, 1, 1, 3)) for _ in range(bps.size())], own)
+
+
+def uneven_turns(turns, own):
+    """Exchange tensors as often as each process has turns, and join then."""
+    for turn in range(turns[bps.rank()]):
+        there = [rank + 1.0 for rank, number in enumerate(turns) if number > turn]
+        handles = [
+            bps.push_pull_async(
+                torch.full((size,), bps.rank() + 1.0), False, f"{size} uneven", priority=own.randint(-9, 9)
+            )
+            for size in (3, 16_385, 300_000)
+        ]
+        for handle in handles:
+            found = bps.synchronize(handle)
+            assert torch.equal(found, torch.full(found.shape, sum(there))), (turns, turn)
+    last = bps.join()
+    assert bps.push_pull(torch.tensor([last]), average=False, name="last").tolist() == [last * bps.size()], turns
 
 
 def run(processes, seeds, seconds):
