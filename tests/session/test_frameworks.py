@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from running_processes import free_port
 
 torch = pytest.importorskip("torch")
 
@@ -28,6 +29,12 @@ def run(folder, *command):
     return done.stdout + done.stderr
 
 
+def torchrun():
+    """Return the words that precede a script: its default port may be that of another job of this machine."""
+    port = str(free_port())
+    return sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_learns_the_digits_under_a_launch(name, tmp_path):
     """Both processes report the steps whose gradients hpcps has combined: 23 of 32 samples in each epoch."""
@@ -40,16 +47,14 @@ def test_an_example_learns_the_digits_under_a_launch(name, tmp_path):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_under_torchrun(name, tmp_path):
-    torchrun = sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"
-    assert "2 processes: accuracy 0." in run(tmp_path, *torchrun, FOLDER / f"digits_{name}.py", "--epochs", "1")
+    assert "2 processes: accuracy 0." in run(tmp_path, *torchrun(), FOLDER / f"digits_{name}.py", "--epochs", "1")
 
 
 def test_a_rule_that_cannot_be_used_is_named(tmp_path):
-    torchrun = sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"
     for name in EXAMPLES:
         script = FOLDER / f"digits_{name}.py"
         done = subprocess.run(
-            [*torchrun, script, "--rule", "krum"],
+            [*torchrun(), script, "--rule", "krum"],
             cwd=tmp_path,
             capture_output=True,
             text=True,
