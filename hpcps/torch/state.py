@@ -107,7 +107,7 @@ def _join(timeout: float) -> Session:
         return _join_torchrun(timeout, task)
     if task is not None:
         return join_task(task, timeout, TensorCopies())
-    if ancestry.parent is not None:
+    if ancestry.parent is not None and "WORLD_SIZE" not in torchrun:  # else it is the only one, as WORLD_SIZE says
         raise LaunchError(
             f"{ancestry.relation}, and nothing says to which others it belongs: call init() after "
             "torch.distributed.init_process_group(), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for it; "

@@ -260,6 +260,15 @@ def test_a_process_without_any_batch():
         fork(2, body)
 
 
+def test_a_process_that_is_the_only_one():
+    def body():
+        for _ in range(2):
+            assert bps.push_pull(torch.ones(2), average=False).tolist() == [1, 1]
+            assert bps.join() == 0
+
+    fork(1, body)
+
+
 def test_a_step_that_has_begun_is_refused():
     def body():
         model = model_of()
