@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcps.aggregation.rule_state import RuleState, arrays_state, restore_arrays
 from hpcps.attacks import AdversaryContext, Omniscient
+from hpcps.numerics.blocks import Float64
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.numerics.state import State, generators_state, restore_generators
@@ -40,6 +41,7 @@ class AttackGroup:
         layout: Layout,
         allocate: Allocate = private,
         threads: int = 1,
+        weights: Sequence[float] | None = None,
     ) -> None:
         """Allocate memory for the updates.
 
@@ -54,10 +56,12 @@ class AttackGroup:
             layout: the blocks of the d elements.
             allocate: returns memory to send crafted updates from.
             threads: the number of threads that try the rule.
+            weights: how much the update of each worker of the run counts; by default all count alike.
         """
         self._attack = attack
         self.layout = layout
         self._threads = threads
+        self._weights = weights
         self.workers = tuple(workers)
         self.byzantine = tuple(worker for worker in workers if worker in byzantine)
         self._honest = tuple(worker for worker in workers if worker not in byzantine)
@@ -142,7 +146,13 @@ class AttackGroup:
         kept = self._rule_state
         combine_finite(
             self._rule,
-            Updates(self.layout, payloads, sent, to=Destination(threads=self._threads)),
+            Updates(
+                self.layout,
+                payloads,
+                sent,
+                to=Destination(threads=self._threads),
+                weights=self._weights_of(len(payloads)),
+            ),
             Context(random=kept.random, state=kept.arrays),
         )
 
@@ -177,6 +187,12 @@ class AttackGroup:
         some: Vector = whole[[order.index(worker) for worker in workers]]
         return some
 
+    def _weights_of(self, rows: int) -> Float64 | None:
+        """Return how much rows count, in the order of the workers whose updates are here; None if all count alike."""
+        if self._weights is None or rows != len(self.present):
+            return None
+        return np.array([self._weights[worker] for worker in self.present])
+
     def _combined(self, updates: Vector) -> Vector:
         """Apply the run's rule to updates `[n, d]`, without a change of its state; see `AdversaryContext.rule`."""
         assert self._rule is not None, "the attack needs the rule"
@@ -186,5 +202,5 @@ class AttackGroup:
         if "state" in self._rule.requires:
             arrays.update(self._rule_state.arrays)
         context = Context(random=deepcopy(self._rule_state.random), state=arrays)
-        rows = Updates.of(np.ascontiguousarray(updates, np.float32), self.layout)
+        rows = Updates.of(np.ascontiguousarray(updates, np.float32), self.layout, self._weights_of(len(updates)))
         return combine_finite(self._rule, rows.onto(Destination(threads=self._threads)), context)[0].update

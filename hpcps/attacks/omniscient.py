@@ -104,7 +104,8 @@ class AdversaryContext:
         byzantine: the indices of the workers of the own rows, `[b]`.
         rule: if the attack needs `rule`, a function of updates `[n, d]` float32: the update `[d]` that the run's rule
             makes of them; a new array. Its rows are the honest participants and the Byzantine ones, in any order and
-            number; blocks that are not finite count as zero. It does not change the state of the rule.
+            number; blocks that are not finite count as zero. It does not change the state of the rule. In a run with
+            weights, as many rows as there are participants count as those do, in the order of their indices.
     """
 
     n: int

@@ -121,6 +121,26 @@ def _parts(dealt: Any, shards: int, size: int | None) -> list[NDArray[Any]] | No
     return list(dealt) if whole and all(isinstance(part, np.ndarray) and part.ndim == 1 for part in dealt) else None
 
 
+def sizes_of_shards(data: Data, size: int, seed: int, *, held_out: bool, least: int = 1) -> tuple[int, ...]:
+    """Return the number of samples in each shard; for splits that are not `equal` this reads the labels.
+
+    Args:
+        data: see `all_shards`, as the other arguments.
+        size: the number of samples of a shard, on average.
+        seed: the run's seed.
+        held_out: whether the last shard is drawn first.
+        least: the number of samples that each shard needs.
+
+    Raises:
+        DataError: the files of the data set are missing, truncated or corrupt.
+        SpecError: see `all_shards`.
+    """
+    if data.split.equal:
+        return (size,) * shard_count(data)
+    labels = _labels(data)
+    return tuple(map(len, all_shards(data, size, seed, lambda: labels, held_out=held_out, least=least)))
+
+
 def classes_of_shards(data: Data, size: int, seed: int, *, held_out: bool, least: int = 1) -> NDArray[np.int64] | None:
     """Return the number of classes in each shard, `[shards]`; None if the files of the data set are missing.
 

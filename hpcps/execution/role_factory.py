@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcps.data.shards import shard_of, shard_size, sizes_of_shards
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.roles.asynchronous.adversary import AsyncAdversary
@@ -19,6 +20,7 @@ from hpcps.roles.sync.adversary import SyncAdversary
 from hpcps.roles.sync.server import SyncServer
 from hpcps.roles.sync.validator import SyncValidator
 from hpcps.roles.sync.worker import SyncWorker
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 
@@ -58,10 +60,12 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     """
     if peer.role == "server":
         if run.train.mode == "async":
-            return AsyncServer(peer, run, resources)
-        return SyncServer(peer, run, resources)
+            return AsyncServer(peer, run, resources, update_weights(run))
+        return SyncServer(peer, run, resources, update_weights(run))
+    if peer == ADVERSARY and run.train.mode == "async":
+        return AsyncAdversary(peer, run, resources)
     if peer == ADVERSARY:
-        return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, resources)
+        return SyncAdversary(peer, run, resources, update_weights(run))
     if peer == EVALUATOR and resources.evaluations is not None:
         return EvaluatorRole(peer, run, resources.evaluations)
     # Imported here, because it imports the framework, which a server does not need.
@@ -99,8 +103,29 @@ def make_training_role(run: Run, peer: Peer, trainer: Trainer, resources: Resour
         return SingleProcess(peer, run, trainer)
     if run.collective:
         return CollectiveWorker(peer, run, trainer, resources)
-    if run.train.mode == "sync":
-        return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, trainer, resources)
     if peer.role == "worker":
-        return AsyncWorker(peer, run, trainer, resources)
-    return AsyncValidator(peer, run, trainer, resources)
+        return (SyncWorker if run.train.mode == "sync" else AsyncWorker)(peer, run, trainer, resources)
+    validator = SyncValidator if run.train.mode == "sync" else AsyncValidator
+    return validator(peer, run, trainer, resources, update_weights(run))
+
+
+def update_weights(run: Run) -> UpdateWeights:
+    """Return how much the updates of the workers of a run count.
+
+    Raises:
+        DataError: the weights are the sizes of shards, which depend on labels that are missing or damaged.
+    """
+    weights, workers, data = run.validation.weights, range(run.topology.workers), run.data
+    match weights:
+        case "equal":
+            return ALIKE
+        case "samples":
+            size = shard_size(data, run.largest_batch)
+            sizes = sizes_of_shards(data, size, run.seed, held_out=run.holds_out, least=run.largest_batch)
+            found = tuple(float(sizes[shard_of(data, "worker", k)]) for k in workers)
+        case "steps":
+            steps = 1 if run.train.policy else run.train.steps_per_round
+            found = tuple(float(steps * run.batch_size("worker", k)) for k in workers)
+        case _:
+            found = weights
+    return UpdateWeights(found, Roster.of(run))

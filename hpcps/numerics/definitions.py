@@ -217,6 +217,90 @@ def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> 
     return writer.written
 
 
+SLIVER = 1e-9
+"""The share of the sum of weights up to which the difference of two cumulative weights is one of rounding."""
+
+
+def weighted_median(updates: Updates, lower: bool) -> tuple[Vector, bool]:
+    writer = Writer(updates)
+    for tile, values, weights in _by_value(updates):
+        writer.put(tile.columns, _median(values, weights, lower))
+    return writer.written
+
+
+def mean_of_middle(updates: Updates, trim: float) -> tuple[Vector, bool]:
+    writer, n = Writer(updates), len(updates)
+    for tile, values, weights in _by_value(updates):
+        writer.put(tile.columns, _between(values, weights, trim * n, n - trim * n))
+    return writer.written
+
+
+def mean_of_nearest(updates: Updates, drop: float, middle: str) -> tuple[Vector, bool]:
+    writer, n = Writer(updates), len(updates)
+    for tile, values, weights in _by_value(updates):
+        if middle == "trimmed":
+            centre = _between(values, weights, drop * n, n - drop * n)
+        else:
+            centre = _median(values, weights, middle == "lower")
+        distances = [np.abs(value - centre) for value in values]
+        _sort(distances, values, weights)
+        writer.put(tile.columns, _between(values, weights, 0.0, n - drop * n))
+    return writer.written
+
+
+Rows = list[Float64]
+"""n rows `[t]`, which are sorted in place."""
+
+
+def _by_value(updates: Updates) -> Iterator[tuple[Tile, Rows, Rows]]:
+    """Return the tiles of the updates, the values of each in ascending order, and their weights."""
+    given = updates.relative_weights
+    for tile in tiles(updates.layout, len(updates)):
+        values = list(require_finite(updates.tile(tile.columns), updates).astype(np.float64))
+        weights = [np.full(len(values[0]), weight) for weight in given]
+        _sort(values, values, weights)
+        yield tile, values, weights
+
+
+def _sort(keys: Rows, values: Rows, weights: Rows) -> None:
+    """Sort the values of each column, and their weights, by their keys, and those with equal keys by themselves."""
+    for low, high in comparators(len(keys)):
+        swap = keys[low] > keys[high]
+        if keys is not values:
+            swap |= (keys[low] == keys[high]) & (values[low] > values[high])
+        chosen = -swap.astype(np.int64)  # all bits, or none: np.where takes several times as long
+        for rows in (keys, weights) if keys is values else (keys, values, weights):
+            first, second = rows[low].view(np.int64), rows[high].view(np.int64)
+            differing = (first ^ second) & chosen
+            first ^= differing
+            second ^= differing
+
+
+def _median(values: Rows, weights: Rows, lower: bool) -> Float64:
+    """Return the weighted median of ascending values, whose weights have the sum n."""
+    half, passed = len(values) / 2, np.zeros(len(values[0]))
+    first, last = values[0].copy(), values[0].copy()
+    for weight, following in zip(weights[:-1], values[1:], strict=True):
+        passed += weight
+        np.copyto(first, following, where=passed < half * (1 - SLIVER))
+        np.copyto(last, following, where=passed <= half * (1 + SLIVER))
+    return first if lower else mean([first, last], 2)
+
+
+def _between(values: Rows, weights: Rows, low: float, high: float) -> Float64:
+    """Return the weighted mean of the values that the cumulative weights `low` to `high` belong to."""
+    total, kept, before = (np.zeros(len(values[0])) for _ in range(3))
+    for value, weight in zip(values, weights, strict=True):
+        after = before + weight
+        part = np.minimum(after, high) - np.maximum(before, low)
+        part[part <= SLIVER * len(values)] = 0.0  # else rounding lets a part of a huge value in
+        total += part * value
+        kept += part
+        before = after
+    total /= kept
+    return total
+
+
 def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
     writer = Writer(updates)
     for tile in tiles(updates.layout, len(updates)):

@@ -46,7 +46,9 @@ class Mixture(Updates):
         layout, m = updates.layout, weights.shape[1]
         self.layout = layout
         self.updates = updates
-        self.weights = weights
+        self.mixing = weights
+        # Pre-aggregators that take weights keep the number of rows, and each row the weight of its update.
+        self.weights = updates.weights if m == len(updates) else None
         self.products = gram
         self.sent = self.used = np.ones((m, len(layout.blocks)), np.bool_)
         self.finite = True
@@ -63,7 +65,7 @@ class Mixture(Updates):
         return self.updates.empty(*shape)
 
     def onto(self, to: Destination) -> Mixture:
-        return Mixture(self.updates.onto(to), self.weights, self.products)
+        return Mixture(self.updates.onto(to), self.mixing, self.products)
 
     @cached_property
     def payloads(self) -> tuple[Vector, ...]:  # type: ignore[override]
@@ -71,11 +73,11 @@ class Mixture(Updates):
         return tuple(self.tile(slice(0, self.layout.size)))
 
     def select(self, rows: NDArray[np.intp]) -> Mixture:
-        return Mixture(self.updates, self.weights[:, rows], self.products)
+        return Mixture(self.updates, self.mixing[:, rows], self.products)
 
     def entered(self, accepted: Mask) -> Mask:
         """Return the (update, block) pairs `[n, B]` that have a weight in an accepted row, of `[m, B]`."""
-        found: Mask = (accepted.T[:, :, None] & (self.weights != 0)).any(axis=1).T
+        found: Mask = (accepted.T[:, :, None] & (self.mixing != 0)).any(axis=1).T
         return found
 
     def tile(self, columns: slice, out: Vector | None = None) -> Vector:
@@ -84,12 +86,12 @@ class Mixture(Updates):
         if not self.on_host:
             from hpcps.numerics import tensors
 
-            tensors.mix(self.updates, self.weights, columns, values)
+            tensors.mix(self.updates, self.mixing, columns, values)
             return values
         if enough((stop - start) * len(self.updates)) and values.strides[1] == values.itemsize:
             from hpcps.numerics.kernels import mixing
 
-            mixing.mix(self.updates, self.weights, columns, values)
+            mixing.mix(self.updates, self.mixing, columns, values)
             return values
         layout = self.layout.restrict(start, stop)
         first = self.layout.first_in(start) if stop > start else 0
@@ -109,8 +111,8 @@ class Mixture(Updates):
 
     def _by_block(self, blocks: NDArray[np.intp]) -> Float64:
         """Return the weights of the updates in some blocks: `[m, n, len(blocks)]`."""
-        which = blocks if len(self.weights) > 1 else np.zeros_like(blocks)
-        return self.weights[which].transpose(1, 2, 0)
+        which = blocks if len(self.mixing) > 1 else np.zeros_like(blocks)
+        return self.mixing[which].transpose(1, 2, 0)
 
 
 def mixed_products(weights: Float64, products: Float64) -> Float64:
@@ -184,7 +186,8 @@ def part_by_part(updates: Updates, combine: Combine, *, whole: bool = False) -> 
         rows = updates.tile(slice(start, stop), memory[:, : stop - start])
         inner = layout.restrict(start, stop)
         sent = np.ones((len(rows), len(inner.blocks)), np.bool_)
-        results.put(slice(start, stop), Updates(inner, list(rows), sent, finite=True), combine)
+        part = Updates(inner, list(rows), sent, finite=True, weights=updates.weights)
+        results.put(slice(start, stop), part, combine)
     return results.combined()
 
 
@@ -216,7 +219,9 @@ def combine_what_was_sent(updates: Updates, combine: Combine) -> Combined:
         rows, inner = np.flatnonzero(used[:, blocks[0]]), layout.restrict(start, stop)
         payloads = [updates.range_of(int(row), start, stop) for row in rows]
         sent = np.ones((len(rows), len(inner.blocks)), np.bool_)
-        results.put(slice(start, stop), Updates(inner, payloads, sent, finite=True), combine, rows)
+        weights = None if updates.weights is None else updates.weights[rows]
+        part = Updates(inner, payloads, sent, finite=True, weights=weights)
+        results.put(slice(start, stop), part, combine, rows)
     return results.combined()
 
 

@@ -12,7 +12,7 @@ Sums are float64, in the order of the updates, and are rounded once; on a device
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +42,15 @@ def engine(updates: Updates) -> Any:
 
         return kernels
     return definitions
+
+
+def _by_weight(updates: Updates) -> Any:
+    """Return the module that sorts values and adds their weights; there are no compiled kernels for this."""
+    if updates.on_host:
+        return definitions
+    from hpcps.numerics import tensors
+
+    return tensors
 
 
 def screen(updates: Updates) -> Mask:
@@ -82,7 +91,7 @@ def gram(updates: Updates, extra: Vector | None = None) -> Float64:
 
 def whole_gram(updates: Updates, extra: Vector | None = None) -> Float64:
     """Return the inner products of all pairs of whole updates: `[m, m]`; see `gram`."""
-    if isinstance(updates, Mixture) and len(updates.weights) == 1:
+    if isinstance(updates, Mixture) and len(updates.mixing) == 1:
         weights, products = _extended(updates, extra)
         return mixed_products(weights[0], over_blocks(products))
     return over_blocks(gram(updates, extra))
@@ -123,7 +132,7 @@ def over_blocks(products: Float64) -> Float64:
 
 def _extended(mixture: Mixture, extra: Vector | None) -> tuple[Float64, Float64]:
     """Return the weights of a mixture and the inner products of its updates, each with one more row if there is one."""
-    weights = mixture.weights
+    weights = mixture.mixing
     if extra is None:
         return weights, gram(mixture.updates) if mixture.products is None else mixture.products
     wider = np.zeros((len(weights), weights.shape[1] + 1, weights.shape[2] + 1))
@@ -169,7 +178,11 @@ def put(updates: Updates, values: Vector, accepted: Mask) -> Combined:
 
 
 def average(updates: Updates) -> Combined:
-    """Write the mean."""
+    """Write the mean; the weighted mean of updates that have weights."""
+    if updates.weights is not None:
+        if not updates.finite and screen(updates).any():
+            raise NotFiniteError
+        return weighted_sum(updates, updates.relative_weights / len(updates))
     if isinstance(updates, Mixture):
         return weighted_sum(updates, np.full(updates.sent.shape, 1 / len(updates)))
     if not len(updates):
@@ -209,6 +222,45 @@ def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> 
 
 
 @by_parts
+def weighted_median(updates: Updates, *, lower: bool) -> Combined:
+    """Write, per coordinate, the sorted value at which the cumulative weight passes one half of the sum of weights.
+
+    Where it meets one half, the result is the mean of that value and the next one, or that value if `lower`.
+    """
+    return _all_accepted(updates, _by_weight(updates).weighted_median(updates, lower))
+
+
+@by_parts
+def mean_of_middle(updates: Updates, trim: float) -> Combined:
+    """Write, per coordinate, the weighted mean without the smallest and the largest values, by weight.
+
+    Args:
+        updates: updates that have weights.
+        trim: the share of the sum of weights that is dropped at each end, below one half. A value that is dropped in
+            part counts with the rest of its weight.
+    """
+    if trim == 0:
+        return average(updates)
+    return _all_accepted(updates, _by_weight(updates).mean_of_middle(updates, trim))
+
+
+@by_parts
+def mean_of_nearest(updates: Updates, drop: float, middle: Literal["trimmed", "mean", "lower"]) -> Combined:
+    """Write, per coordinate, the weighted mean of the values nearest to a middle, by weight.
+
+    Args:
+        updates: updates that have weights.
+        drop: the share of the sum of weights that is dropped: that of the farthest values. Of equally near ones, the
+            larger is dropped first.
+        middle: `trimmed`: the mean without the share `drop` at each end; else the weighted median, see
+            `weighted_median`.
+    """
+    if drop == 0:
+        return average(updates)
+    return _all_accepted(updates, _by_weight(updates).mean_of_nearest(updates, drop, middle))
+
+
+@by_parts
 def vote(updates: Updates, step: float) -> Combined:
     """Write, per coordinate, a step in the direction of most signs; zero if they are even."""
     return _all_accepted(updates, engine(updates).vote(updates, step)) if len(updates) else zero_result(updates)
@@ -236,7 +288,7 @@ def weighted_sum(updates: Updates, weights: Float64, extra: Vector | None = None
         weights = np.repeat(weights[:, None], blocks, axis=1)
     accepted = weights[:n] != 0
     if isinstance(updates, Mixture):
-        mixed, updates = updates.weights, updates.updates
+        mixed, updates = updates.mixing, updates.updates
         each = np.zeros((len(updates), blocks))
         for row in range(n):
             each += mixed[:, row].T * weights[row]

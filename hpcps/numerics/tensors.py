@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hpcps.numerics.blocks import LARGEST, Accepts, Float64, Products
+from hpcps.numerics.definitions import SLIVER
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import NotFiniteError, Updates
 
@@ -141,6 +142,50 @@ def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> 
         return total / keep
 
     return _per_coordinate(updates, mean)
+
+
+def weighted_median(updates: Updates, lower: bool) -> tuple[Vector, bool]:
+    return _per_coordinate(updates, lambda rows: _median(*_by_value(updates, rows), lower))
+
+
+def mean_of_middle(updates: Updates, trim: float) -> tuple[Vector, bool]:
+    n = len(updates)
+    return _per_coordinate(updates, lambda rows: _between(*_by_value(updates, rows), trim * n, n - trim * n))
+
+
+def mean_of_nearest(updates: Updates, drop: float, middle: str) -> tuple[Vector, bool]:
+    n = len(updates)
+
+    def nearest(rows: torch.Tensor) -> torch.Tensor:
+        values, weights = _by_value(updates, rows)
+        if middle == "trimmed":
+            centre = _between(values, weights, drop * n, n - drop * n)
+        else:
+            centre = _median(values, weights, middle == "lower")
+        order = (values - centre).abs().sort(dim=0, stable=True).indices
+        return _between(values.gather(0, order), weights.gather(0, order), 0.0, n - drop * n)
+
+    return _per_coordinate(updates, nearest)
+
+
+def _by_value(updates: Updates, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the values in ascending order, and their weights: `[n, t]` each, in float64."""
+    values, order = rows.double().sort(dim=0, stable=True)
+    return values, _there(updates.relative_weights, updates)[order]
+
+
+def _median(values: torch.Tensor, weights: torch.Tensor, lower: bool) -> torch.Tensor:
+    half, passed = len(values) / 2, weights.cumsum(dim=0)
+    first = (passed < half * (1 - SLIVER)).sum(dim=0)
+    last = first if lower else (passed <= half * (1 + SLIVER)).sum(dim=0)
+    return (values.gather(0, first[None])[0] + values.gather(0, last[None])[0]) / 2
+
+
+def _between(values: torch.Tensor, weights: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    after = weights.cumsum(dim=0)
+    part = after.clamp(max=high) - (after - weights).clamp(min=low)
+    part = part.masked_fill(part <= SLIVER * len(values), 0.0)
+    return (part * values).sum(dim=0) / part.sum(dim=0)
 
 
 def vote(updates: Updates, step: float) -> tuple[Vector, bool]:

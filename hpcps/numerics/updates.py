@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics import arrays
+from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Layout, Mask, Vector
 
 
@@ -67,6 +69,11 @@ class Combined:
     acceptance_known: bool = True
 
 
+def unequal(weights: Float64 | None) -> Float64 | None:
+    """Return the weights of updates; None if they are equal, so that the results are those without weights."""
+    return None if weights is None or not len(weights) or (weights == weights[0]).all() else weights
+
+
 class Updates:
     """n updates of one layout, and where the result of an operation on them is written.
 
@@ -80,6 +87,7 @@ class Updates:
         used: the sent blocks that are not rejected: `[n, B]`. For every rule, all other blocks are zero.
         finite: whether all values of used blocks are known to be finite.
         to: where the result is written; tensors if the payloads are.
+        weights: how much each update counts, `[n]`, positive; None if all count alike.
     """
 
     lazy: ClassVar[bool] = False
@@ -94,6 +102,7 @@ class Updates:
         *,
         finite: bool = False,
         to: Destination = NEW_ARRAY,
+        weights: Float64 | None = None,
     ) -> None:
         """Take the payloads.
 
@@ -104,6 +113,7 @@ class Updates:
             refused: the blocks that are rejected; by default none.
             finite: whether all values of used blocks are known to be finite.
             to: where the result is written.
+            weights: how much each update counts, `[n]`, positive; by default, and if they are equal, all count alike.
         """
         self.layout = layout
         self.payloads = tuple(arrays.aligned(payload) for payload in payloads)
@@ -111,15 +121,24 @@ class Updates:
         self.used: Mask = sent if refused is None else sent & ~refused
         self.finite = finite
         self.to = to
+        self.weights = unequal(weights)
 
     @classmethod
-    def of(cls, matrix: Vector, layout: Layout) -> Updates:
+    def of(cls, matrix: Vector, layout: Layout, weights: Float64 | None = None) -> Updates:
         """Return updates that have sent all blocks, `[n, d]`, without copying them."""
-        return cls(layout, list(matrix), np.ones((len(matrix), len(layout.blocks)), np.bool_))
+        return cls(layout, list(matrix), np.ones((len(matrix), len(layout.blocks)), np.bool_), weights=weights)
+
+    @property
+    def relative_weights(self) -> Float64:
+        """The weights with the sum n: `[n]`; exactly 1 if all updates count alike."""
+        if self.weights is None:
+            return np.ones(len(self))
+        found: Float64 = self.weights * (len(self) / fsum(self.weights))
+        return found
 
     @classmethod
     def join(cls, parts: Sequence[Updates]) -> Updates:
-        """Concatenate updates of the same layout; there must be at least one part."""
+        """Concatenate updates of the same layout, without their weights; there must be at least one part."""
         payloads = [payload for part in parts for payload in part.payloads]
         sent, used = (np.concatenate(masks) for masks in ([p.sent for p in parts], [p.used for p in parts]))
         first = parts[0]
@@ -139,7 +158,9 @@ class Updates:
 
     def onto(self, to: Destination) -> Updates:
         """Return the same updates with another destination."""
-        return Updates(self.layout, self.payloads, self.sent, ~self.used, finite=self.finite, to=to)
+        return Updates(
+            self.layout, self.payloads, self.sent, ~self.used, finite=self.finite, to=to, weights=self.weights
+        )
 
     def with_row(self, row: Vector | None) -> Updates:
         """Return the updates and one more `[d]`, which has sent all blocks; the same updates if there is none."""
@@ -147,14 +168,15 @@ class Updates:
 
     def without(self, refused: Mask) -> Updates:
         """Reject blocks `[n, B]` and return the updates, whose used blocks are then known to be finite."""
-        return Updates(
-            self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), finite=True, to=self.to
-        )
+        refused = refused | (self.sent & ~self.used)
+        return Updates(self.layout, self.payloads, self.sent, refused, finite=True, to=self.to, weights=self.weights)
 
     def select(self, rows: NDArray[np.intp]) -> Updates:
         """Return some of the updates, without copying them."""
-        payloads = [self.payloads[row] for row in rows]
-        return Updates(self.layout, payloads, self.sent[rows], ~self.used[rows], finite=self.finite, to=self.to)
+        payloads, weights = [self.payloads[row] for row in rows], None if self.weights is None else self.weights[rows]
+        return Updates(
+            self.layout, payloads, self.sent[rows], ~self.used[rows], finite=self.finite, to=self.to, weights=weights
+        )
 
     def range_of(self, row: int, start: int, stop: int) -> Vector:
         """Return a range of coordinates of one update, without copying it; all blocks in the range must be used."""

@@ -181,6 +181,7 @@ class StateServer:
         round: the newest round that a role has begun.
         progress: what is known of each role in that round.
         steps: the local steps that the workers have taken in the run.
+        taken: the local steps of each role in that round: as many as it says, but no more than it was allowed.
     """
 
     def __init__(self, policy: Policy, roles: int, workers: int) -> None:
@@ -197,6 +198,7 @@ class StateServer:
         self._counted = [(-1, 0)] * roles
         self.round = -1
         self.progress = [RoleProgress() for _ in range(roles)]
+        self.taken, self._allowed = [1] * roles, [1] * roles  # it takes the first step without asking
         self.steps = 0
 
     def begin(self, role: int, round: int, now: float) -> None:
@@ -236,6 +238,8 @@ class StateServer:
         self.progress[role] = replace(known, begun=True, k=max(k, known.k), c=c, te=now)
         left = 0 if known.ready else self._policy.most - k
         further = min(left, self._further(role, now)) if left > 0 else 0
+        self.taken[role] = max(self.taken[role], min(k, self._allowed[role]))
+        self._allowed[role] = max(self._allowed[role], self.taken[role] + further)
         return further if further > 0 else self.excuse(role)
 
     def _further(self, role: int, now: float) -> int:
@@ -260,6 +264,7 @@ class StateServer:
         if round > self.round:
             self.round = round
             self.progress = [RoleProgress(c=role.c) for role in self.progress]
+            self.taken, self._allowed = ([1] * len(self.progress) for _ in range(2))
 
     def _count(self, role: int, round: int, k: int) -> None:
         before, counted = self._counted[role]

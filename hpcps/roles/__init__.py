@@ -21,6 +21,7 @@
 - `evaluation`: when the coordinator evaluates a model, or has the evaluator do it
 - `evaluation_job`: a model to evaluate, and its evaluation
 - `evaluator`: the evaluator, and how the coordinator gives it the models
+- `weights`: how much the updates of workers count
 - `queries`: a role asks how many local steps it may take, and server 0 answers
 - `adversary`: the adversary, in both modes of training, and how a worker shows its updates to it
 - `knowledge`: what the adversary knows of a run

@@ -24,6 +24,7 @@ from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.update.packer import Packed, Packer
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.schema import Run
 
 
@@ -52,9 +53,10 @@ class Adversary(MessagingRole):
     would get without it.
     """
 
-    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE, weights: UpdateWeights = ALIKE) -> None:
         super().__init__(peer, run)
         self.round = 0
+        self._weights = weights
         self._resources = resources
         roster = Roster.of(run)
         self._coordinator = roster.coordinator
@@ -109,7 +111,7 @@ class Adversary(MessagingRole):
 
     def _know(self, layout: list[list[Any]], steps_per_epoch: int) -> Knowledge:
         """Learn the model's layout and the schedule of the run; see `InitialModel`."""
-        self._known = Knowledge(self.peer, self._run, layout, steps_per_epoch, self._resources)
+        self._known = Knowledge(self.peer, self._run, layout, steps_per_epoch, self._resources, self._weights)
         return self._known
 
     @abstractmethod

@@ -12,6 +12,7 @@ from hpcps.protocol.messages import Copy, Peer
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import schedule_of_rounds
 from hpcps.roles.resources import Resources
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.schema import Run
 
 
@@ -25,7 +26,13 @@ class Knowledge:
     """
 
     def __init__(
-        self, adversary: Peer, run: Run, layout: list[list[Any]], steps_per_epoch: int, resources: Resources
+        self,
+        adversary: Peer,
+        run: Run,
+        layout: list[list[Any]],
+        steps_per_epoch: int,
+        resources: Resources,
+        weights: UpdateWeights = ALIKE,
     ) -> None:
         """Take what the coordinator says of the model and its epochs.
 
@@ -35,6 +42,7 @@ class Knowledge:
             layout: the table of `Layout.to_json`.
             steps_per_epoch: the batches of the coordinator in an epoch.
             resources: the resources of the machine that the adversary may use.
+            weights: how much the updates of workers count, for attacks that try the rule.
         """
         assert isinstance(run.attack, Omniscient), "the specification has been checked"
         self._attack = run.attack
@@ -54,6 +62,7 @@ class Knowledge:
                 self.layout,
                 resources.allocate,
                 resources.threads,
+                weights.workers,
             )
             for index, workers in enumerate(Roster.of(run).groups())
         )

@@ -152,6 +152,10 @@ class QueryAnswers:
             self._recorded = now
             yield Record("local_steps", self._progress())
 
+    def steps_of(self, source: Peer) -> int:
+        """Return the local steps of a role in this round, as far as it was allowed to take them."""
+        return self._states.taken[self._row[source]]
+
     def takes_steps(self, source: Peer) -> bool:
         """Return whether a role has not been told to send its update, so that its next message is a query."""
         return source in self._row and not self._states.progress[self._row[source]].ready

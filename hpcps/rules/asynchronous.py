@@ -45,7 +45,11 @@ class Decision:
 
 
 class AsyncRule(BaseRule, ABC):
-    """A rule of asynchronous training: it decides on one update at a time."""
+    """A rule of asynchronous training: it decides on one update at a time.
+
+    What it applies is multiplied by alpha. If it is `weighted`, a run with weights also multiplies it by the weight of
+    the update's worker, divided by the mean of all workers' weights.
+    """
 
     mode: ClassVar[Literal["sync", "async"]] = "async"
 
@@ -208,6 +212,7 @@ class NaiveAsync(ScalingRule):
     """Adds every update multiplied by alpha, without any check and with any staleness."""
 
     granularity: ClassVar[Granularity] = "coordinate"
+    weighted: ClassVar[bool] = True
 
     kind: Literal["naive_async"] = "naive_async"
 
@@ -256,6 +261,7 @@ class FedAsync(ScalingRule):
     """
 
     granularity: ClassVar[Granularity] = "coordinate"
+    weighted: ClassVar[bool] = True
 
     kind: Literal["fed_async"] = "fed_async"
     staleness: Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")] = Field(
@@ -283,6 +289,7 @@ class DcAsgd(ScalingRule):
     """
 
     granularity: ClassVar[Granularity] = "coordinate"
+    weighted: ClassVar[bool] = True
 
     kind: Literal["dc_asgd"] = "dc_asgd"
     compensation: float = Field(

@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.numerics import arrays
+from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.mixture import Mixture, combine_what_was_sent, part_by_part
 from hpcps.numerics.operations import put, screen, zero_result
 from hpcps.numerics.updates import Combined, Destination, NotFiniteError, Updates
 from hpcps.numerics.vectors import with_memory
-from hpcps.registry.config import Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.field import OneOf
 from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
 from hpcps.rules.preaggregation import PreAggregator, mixture
-from hpcps.rules.stage import CombiningStage, below_bound, too_few
+from hpcps.rules.stage import CombiningStage, Weighable, below_bound, too_few
 
 Granularity = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
@@ -44,7 +44,7 @@ def widest(scopes: Sequence[Granularity]) -> Granularity:
     return max(scopes, key=get_args(Granularity).index)
 
 
-class BaseRule(Config, ABC):
+class BaseRule(Weighable, ABC):
     """The declarations of every rule; a subclass's fields are its keys in the file, and `kind` is its name there."""
 
     mode: ClassVar[Literal["sync", "async"]]
@@ -63,8 +63,6 @@ class BaseRule(Config, ABC):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """What the rule needs in addition to the updates; a validator trains only if this contains `reference`."""
-
-    kind: str
 
     @property
     def own_scope(self) -> Granularity:
@@ -117,7 +115,7 @@ class BaseRule(Config, ABC):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        return {"mode": cls.mode, "granularity": cls.granularity, "needs": sorted(cls.needs)}
+        return {"mode": cls.mode, "granularity": cls.granularity, "needs": sorted(cls.needs), "weighted": cls.weighted}
 
     @classmethod
     def faults(cls) -> list[str]:
@@ -162,6 +160,9 @@ class Rule(BaseRule, CombiningStage, ABC):
     @property
     def title(self) -> str:
         return " after ".join([self.kind, *([", ".join(stage.kind for stage in self.before)] if self.before else [])])
+
+    def refused_weights(self) -> str:
+        return next(filter(None, (stage.refused_weights() for stage in self.before)), super().refused_weights())
 
     def tolerated(self, n: int) -> int | None:
         """Return f, the number of Byzantine updates among n that the keys of the rule state; None if no key does."""
@@ -216,7 +217,7 @@ class Rule(BaseRule, CombiningStage, ABC):
 
         Args:
             updates: n > 0 updates of d elements, `[n, d]` float32, all finite; a skipped block is zero.
-            context: what the rule needs in addition to them.
+            context: what the rule needs in addition to them; its `weights`, if the rule is `weighted`.
 
         Returns:
             The combined update `[d]`; or a pair of it and the mask of accepted updates `[n]` or of accepted (update,
@@ -254,7 +255,8 @@ class Rule(BaseRule, CombiningStage, ABC):
         n, layout = len(updates), updates.layout
         accepted = np.zeros((n, len(layout.blocks)), np.bool_)
         rows = arrays.on_host(updates.tile(slice(0, layout.size)))
-        here = replace(context, reference=arrays.on_host(context.reference))
+        weights = updates.relative_weights if self.weighted else None
+        here = replace(context, reference=arrays.on_host(context.reference), weights=weights)
         with errors_of(self, "its aggregate() failed", foreign=True):
             found = self.aggregate(rows, here)
         known = isinstance(found, tuple) and len(found) == 2
@@ -311,6 +313,7 @@ class Rule(BaseRule, CombiningStage, ABC):
         *,
         blocks: Sequence[int] | None = None,
         reference: Any = None,
+        weights: Any = None,
         context: Context | None = None,
     ) -> Any:
         """Combine updates outside of a run, such as in a notebook: `TrimmedMean(trim=0.2)(X)`.
@@ -320,6 +323,7 @@ class Rule(BaseRule, CombiningStage, ABC):
                 count as zero.
             blocks: the sizes of the blocks of the d elements; by default they are one block.
             reference: `[d]`, the validator's own update, for rules that need it.
+            weights: `[n]`, how much each update counts, positive, for rules that are `weighted`; by default all alike.
             context: everything else that the rule needs; `reference` replaces the one in it.
 
         Returns:
@@ -333,8 +337,23 @@ class Rule(BaseRule, CombiningStage, ABC):
         if reason := self.contradiction() or self.refusal(len(rows)):
             raise ValueError(reason)
         layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])
-        combined, _ = combine_finite(self, Updates.of(rows, layout), self._context(context, reference, rows, layout))
+        given = None if weights is None else self._checked_weights(weights, len(rows))
+        found = self._context(context, reference, rows, layout)
+        combined, _ = combine_finite(self, Updates.of(rows, layout, given), found)
         return arrays.like(updates, combined.update)
+
+    def _checked_weights(self, weights: Any, n: int) -> Float64:
+        """Return the weights of n updates outside of a run.
+
+        Raises:
+            ValueError: the rule takes none, or they are not n positive numbers.
+        """
+        if reason := self.refused_weights():
+            raise ValueError(reason)
+        found = self._array(weights)
+        if found is None or found.shape != (n,) or not (np.isfinite(found) & (found > 0)).all():
+            raise ValueError(f"weights are {described(weights)}: they must be {n} positive numbers, one for an update")
+        return found.astype(np.float64)
 
 
 class Tolerant(Rule, ABC):
@@ -356,7 +375,13 @@ class Tolerant(Rule, ABC):
 
 
 def combine_received(
-    rule: Rule, layout: Layout, payloads: Sequence[Vector], sent: Mask, context: Context, to: Destination
+    rule: Rule,
+    layout: Layout,
+    payloads: Sequence[Vector],
+    sent: Mask,
+    context: Context,
+    to: Destination,
+    weights: Float64 | None = None,
 ) -> tuple[Combined, Mask]:
     """Do what `combine_finite` does with payloads as a role has received them, where the result is to be.
 
@@ -367,10 +392,11 @@ def combine_received(
         sent: the blocks that each payload holds: `[n, B]`.
         context: see `Rule.combine`.
         to: where the result is written: on the host, or in the queue of a device.
+        weights: how much each update counts, `[n]`; by default all count alike.
     """
 
     def work(out: Any, base: Any, reference: Any, *rows: Any) -> tuple[Combined, Mask]:
-        updates = Updates(layout, rows, sent, to=Destination(base, out, to.threads))
+        updates = Updates(layout, rows, sent, to=Destination(base, out, to.threads), weights=weights)
         return combine_finite(rule, updates, replace(context, reference=reference))
 
     return with_memory(work, to.out, to.base, context.reference, *payloads)

@@ -55,12 +55,15 @@ class Context:
         random: the combiner's random generator, which checkpoints save.
         state: arrays by name that the rule keeps from one round to the next, and which checkpoints save. Values are
             copied when they are set; the copies may be changed in place.
+        weights: how much each update counts, `[n]` float64 with the sum n, for `Rule.aggregate` of a rule that is
+            `weighted`; all are 1 in a run without weights.
     """
 
     reference: Vector | None = None
     loss: Callable[[Vector], float] | None = None
     random: np.random.Generator | None = None
     state: MutableMapping[str, NDArray[Any]] = field(default_factory=Arrays)
+    weights: NDArray[np.float64] | None = None
 
     def cut(self, columns: slice) -> Context:
         """Return the context of a range of coordinates."""

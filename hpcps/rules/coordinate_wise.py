@@ -14,8 +14,11 @@ from hpcps.numerics.operations import (
     mean_around_median,
     mean_around_trimmed_mean,
     mean_by_agreement,
+    mean_of_middle,
+    mean_of_nearest,
     mean_of_ranks,
     vote,
+    weighted_median,
     zero_result,
 )
 from hpcps.numerics.updates import Combined, Destination, Updates
@@ -31,8 +34,16 @@ class CoordinateWise(Rule, ABC):
     checks: ClassVar[bool] = True
 
 
+VOTES = "each update has one vote, and no weighted form of the vote is standard"
+
+
 class Average(CoordinateWise):
-    """The mean of the n updates; another name for `mean`, and the name in records."""
+    """The mean of the n updates; another name for `mean`, and the name in records.
+
+    With weights it is the weighted mean.
+    """
+
+    weighted: ClassVar[bool] = True
 
     kind: Literal["average"] = "average"
 
@@ -62,20 +73,29 @@ def ranks_of_median(n: int, middle: Middle) -> tuple[int, int]:
 def median_of(updates: Updates, middle: Middle = "mean") -> Vector:
     """Return the median of the updates per coordinate, in an array of its own: `[d]`."""
     apart = updates.onto(Destination(out=updates.empty(updates.layout.size), threads=updates.to.threads))
+    if updates.weights is not None:
+        return weighted_median(apart, lower=middle == "lower").update
     return mean_of_ranks(apart, *ranks_of_median(len(updates), middle)).update
 
 
 class Median(CoordinateWise):
     """Per coordinate, the median of the n updates.
 
+    With weights it is the value at which the cumulative weight of the sorted values passes one half of their sum; where
+    it meets one half, the mean of that value and the next one.
+
     After Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical
     rates", ICML 2018.
     """
+
+    weighted: ClassVar[bool] = True
 
     kind: Literal["median"] = "median"
     middle: Middle = Field("mean", description=MIDDLE)
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
+        if updates.weights is not None:
+            return weighted_median(updates, lower=self.middle == "lower")
         return mean_of_ranks(updates, *ranks_of_median(len(updates), self.middle))
 
 
@@ -86,6 +106,7 @@ class Trimming(CoordinateWise, ABC):
     """A rule that drops values per coordinate: b at each end, or the b outermost; `trim` or `f` says how many."""
 
     bound: ClassVar[tuple[int, int]] = (2, 1)
+    weighted: ClassVar[bool] = True
 
     trim: float
     f: Tolerance | None = Field(
@@ -123,7 +144,10 @@ class TrimmedMean(Trimming):
 
     b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(min((n - 2) // 2, trim * n)), and too few are
     n <= 2. The result of too few is zero, and no update is accepted. n counts updates that came, not absent workers.
-    Where trim * n < 1, such as for 3 or 4 updates and a trim of 0.2, b is 0 and the rule is the mean. After Yin, Chen,
+    Where trim * n < 1, such as for 3 or 4 updates and a trim of 0.2, b is 0 and the rule is the mean.
+
+    With weights it is the weighted mean without the smallest and the largest values that have the share b / n of the
+    sum of weights, at each end; a value that is dropped in part counts with the rest of its weight. After Yin, Chen,
     Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
     """
 
@@ -141,6 +165,8 @@ class TrimmedMean(Trimming):
         if self.trims_all(n):
             return zero_result(updates)
         b = self.trimmed(n)
+        if updates.weights is not None:
+            return mean_of_middle(updates, b / n)
         return mean_of_ranks(updates, b, n - b)
 
 
@@ -149,8 +175,9 @@ class Phocas(Trimming):
 
     b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(max(1, trim * n)), and too few are n <= 2. The
     result of too few is zero, and no update is accepted. Of two values at the same distance from the trimmed mean, the
-    smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional Byzantine-resilient stochastic gradient descent",
-    arXiv 1805.09682.
+    smaller is kept. With weights it is the weighted mean of the nearest values that have the share (n - b) / n of the
+    sum of weights; a value that is kept in part counts with that part of its weight. After Xie, Koyejo and Gupta,
+    "Phocas: dimensional Byzantine-resilient stochastic gradient descent", arXiv 1805.09682.
     """
 
     kind: Literal["phocas"] = "phocas"
@@ -167,15 +194,23 @@ class Phocas(Trimming):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        return zero_result(updates) if self.trims_all(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
+        if self.trims_all(n):
+            return zero_result(updates)
+        if updates.weights is not None:
+            return mean_of_nearest(updates, self.trimmed(n) / n, "trimmed")
+        return mean_around_trimmed_mean(updates, self.trimmed(n))
 
 
 class Meamed(CoordinateWise, Tolerant):
     """Per coordinate, the mean of the n - f values nearest to the median.
 
-    Of two values at the same distance from the median, the smaller is kept. After Xie, Koyejo and Gupta, "Generalized
-    Byzantine-tolerant SGD", arXiv 1802.10116.
+    Of two values at the same distance from the median, the smaller is kept. With weights it is the weighted mean of the
+    values nearest to the weighted median that have the share (n - f) / n of the sum of weights; a value that is kept in
+    part counts with that part of its weight. After Xie, Koyejo and Gupta, "Generalized Byzantine-tolerant SGD", arXiv
+    1802.10116.
     """
+
+    weighted: ClassVar[bool] = True
 
     kind: Literal["meamed"] = "meamed"
     middle: Middle = Field("mean", description=MIDDLE)
@@ -185,6 +220,8 @@ class Meamed(CoordinateWise, Tolerant):
 
     def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
+        if updates.weights is not None:
+            return mean_of_nearest(updates, self.tolerated(n) / n, self.middle)
         return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.tolerated(n))
 
 
@@ -194,6 +231,8 @@ class SignMajority(CoordinateWise):
     After Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is communication efficient and
     fault tolerant", ICLR 2019.
     """
+
+    unweighted: ClassVar[str] = VOTES
 
     kind: Literal["sign_majority"] = "sign_majority"
     step: float = Field(1e-3, gt=0, le=LARGEST_FACTOR, description="The size of the step in each coordinate.")
@@ -208,6 +247,8 @@ class Rlr(CoordinateWise):
     The sign is flipped where the absolute value of the sum of the updates' signs is below the threshold. After Ozdayi,
     Kantarcioglu and Gel, "Defending against backdoors in federated learning with robust learning rate", AAAI 2021.
     """
+
+    unweighted: ClassVar[str] = VOTES
 
     kind: Literal["rlr"] = "rlr"
     threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,6 +13,7 @@ from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.context import Context
 from hpcps.rules.coordinate_wise import median_of
+from hpcps.rules.stage import given
 from hpcps.rules.weighted import Weighted, distances
 
 SMALLEST = 1e-100
@@ -39,7 +40,13 @@ class GeometricMedian(Weighted):
     With `tolerance = 0` all steps are those of Weiszfeld, as in Pillutla, Kakade and Harchaoui, "Robust aggregation for
     federated learning", IEEE Transactions on Signal Processing 70, 2022, whose name for the rule is RFA. They take 3
     steps. These may end near the start, if that is near an update: after `zero`, near an update of zeros.
+
+    With weights it is the vector with the smallest weighted sum of distances, and `mean` and `median` start from the
+    weighted ones; after Dahan and Levy, "Weight for robustness: a comprehensive approach towards optimal fault-tolerant
+    asynchronous ML", NeurIPS 2024, where an update counts by the iterations that its worker has taken.
     """
+
+    weighted: ClassVar[bool] = True
 
     kind: Literal["geometric_median"] = "geometric_median"
     start: Literal["zero", "mean", "median", "lower_median"] = Field(
@@ -70,44 +77,45 @@ class GeometricMedian(Weighted):
             return None
         return median_of(updates, "lower" if self.start == "lower_median" else "mean")
 
-    def weights(self, products: Float64, n: int) -> Float64:
-        found = np.zeros(len(products))
+    def weights(self, products: Float64, n: int, prior: Float64 | None = None) -> Float64:
+        found, prior = np.zeros(len(products)), given(prior, n)
         if self.start == "mean":
-            found[:] = 1 / n
+            found[:] = prior / n
         elif self.start != "zero":
             found[n] = 1
         for _ in range(self.iterations if self.tolerance == 0 else 1):
-            inverse = 1 / np.maximum(distances(products, found)[:n], self.smoothing)
+            inverse = prior / np.maximum(distances(products, found)[:n], self.smoothing)
             found = np.zeros(len(products))
             found[:n] = inverse / inverse.sum()
         if self.tolerance > 0:
-            found[:n] = self._nearest(products[:n, :n], found[:n])
+            found[:n] = self._nearest(products[:n, :n], found[:n], prior)
         return found
 
-    def _nearest(self, products: Float64, shares: Float64) -> Float64:
+    def _nearest(self, products: Float64, shares: Float64, prior: Float64) -> Float64:
         """Return the weights of the updates in the result: `[n]`, positive, with the sum 1.
 
         Args:
             products: the inner products of the updates: `[n, n]`.
             shares: their weights in the vector after the first step.
+            prior: how much each counts, `[n]`, with the sum n.
         """
         for _ in range(self.iterations):
             offsets = _offsets(products, shares)
             far = np.sqrt(np.maximum(np.diagonal(offsets), 0.0))
-            inverse = 1 / np.maximum(far, self.smoothing)
+            inverse = prior / np.maximum(far, self.smoothing)
             inner = (offsets * inverse).sum(axis=1)
             if np.sqrt(max((inverse * inner).sum(), 0.0)) <= self.tolerance * len(shares):
                 break
-            curved = np.where(far > self.smoothing, inverse, 0.0) ** 1.5
+            curved = np.sqrt(prior) * np.where(far > self.smoothing, 1 / np.maximum(far, self.smoothing), 0.0) ** 1.5
             direction = _newton(offsets, inverse, inner, curved)
             along = (offsets * direction).sum(axis=1)
             square = (direction * along).sum()
             if not ((inverse * along).sum() < 0 and square > 0):  # only rounding is left
                 break
-            t = _lowest(far * far, along, square, self.smoothing)
+            t = _lowest(far * far, along, square, self.smoothing, prior)
             moved = shares + t * (direction.sum() * shares - direction)
             far = np.sqrt(np.maximum(np.diagonal(_offsets(products, moved)), 0.0))
-            inverse = 1 / np.maximum(far, self.smoothing)
+            inverse = prior / np.maximum(far, self.smoothing)
             shares = inverse / inverse.sum()
         return shares
 
@@ -128,14 +136,15 @@ def _offsets(products: Float64, shares: Float64) -> Float64:
 def _newton(offsets: Float64, inverse: Float64, inner: Float64, curved: Float64) -> Float64:
     """Return Newton's step from y as factors of the differences of y to the rows: `[n]`.
 
-    For v the differences, the gradient is the sum of v / |v|, and the Hessian matrix W I - sum of v v' / |v|^3, without
-    those below nu, with W the sum of 1 / |v|. Woodbury's identity solves it with inner products.
+    For v the differences and p the prior weights, the gradient is the sum of p v / |v|, and the Hessian matrix W I -
+    sum of p v v' / |v|^3, without those below nu, with W the sum of p / |v|. Woodbury's identity solves it with inner
+    products.
 
     Args:
         offsets: the inner products of the differences: `[n, n]`.
-        inverse: 1 / |v|, at most 1 / nu: `[n]`.
+        inverse: p / |v|, at most p / nu: `[n]`.
         inner: the inner products of the differences with the gradient: `[n]`.
-        curved: |v|^-1.5, and 0 below nu: `[n]`.
+        curved: p^0.5 |v|^-1.5, and 0 below nu: `[n]`.
     """
     total = inverse.sum()
     matrix = -offsets * curved * curved[:, None]
@@ -159,7 +168,7 @@ def _solution(matrix: Float64, right: Float64) -> Float64:
     return right
 
 
-def _lowest(squares: Float64, along: Float64, square: float, smallest: float) -> float:
+def _lowest(squares: Float64, along: Float64, square: float, smallest: float, prior: Float64) -> float:
     """Return about the t > 0 at which the smoothed sum of the distances |v + t p| is smallest.
 
     Args:
@@ -167,11 +176,12 @@ def _lowest(squares: Float64, along: Float64, square: float, smallest: float) ->
         along: their inner products with the direction p, in which the sum falls: `[n]`.
         square: |p|^2.
         smallest: nu.
+        prior: how much each distance counts: `[n]`.
     """
 
     def slope(t: float) -> float:
         far = np.sqrt(np.maximum(squares + t * (2 * along + square * t), 0.0))
-        return float(((along + square * t) / np.maximum(far, smallest)).sum())
+        return float((prior * (along + square * t) / np.maximum(far, smallest)).sum())
 
     low, high, t = 0.0, np.inf, 1.0
     at_low, at_high = slope(0.0), np.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import ClassVar, Literal, get_args
 
@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.definitions import SLIVER
 from hpcps.numerics.mixture import Mixture, combined, mixed_products
 from hpcps.numerics.operations import finite_products, gram, norms_gram, over_blocks, screen, squared_distances
 from hpcps.numerics.updates import NotFiniteError, Updates
@@ -18,7 +19,7 @@ from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, Tolerance, count
-from hpcps.rules.stage import CombiningStage, too_few
+from hpcps.rules.stage import CombiningStage, given, too_few
 
 Need = Literal["random"]
 """A value that a pre-aggregator may need in addition to the inner products: the combiner's random generator."""
@@ -65,6 +66,9 @@ class PreAggregator(CombiningStage, ABC):
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
         """Return the weight of each row in each resulting row: `[m, n]`, finite.
 
+        One that is `weighted` gets a further argument, `prior`: how much each row counts, `[n]`, with the sum n. Its
+        rows are as many as before, and each counts as the row in its place did.
+
         Args:
             products: the inner products of all pairs of rows, `[n, n]`, as far as it `compares`.
             f: the number of Byzantine rows to expect.
@@ -73,7 +77,7 @@ class PreAggregator(CombiningStage, ABC):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        return {"needs": sorted(cls.needs)}
+        return {"needs": sorted(cls.needs), "weighted": cls.weighted}
 
     @classmethod
     def faults(cls) -> list[str]:
@@ -117,11 +121,14 @@ class Clipping(DecidingPreAggregator):
     """
 
     compares: ClassVar[Compares] = "norms"
+    weighted: ClassVar[bool] = True
 
     kind: Literal["clipping"] = "clipping"
     radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
 
-    def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+    def weights(
+        self, products: Float64, f: int, random: np.random.Generator | None, prior: Float64 | None = None
+    ) -> Float64:
         norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
         return np.diag(self.radius / np.maximum(norms, self.radius))
 
@@ -135,6 +142,8 @@ class Arc(DecidingPreAggregator, TolerantPreAggregator):
 
     compares: ClassVar[Compares] = "norms"
 
+    unweighted: ClassVar[str] = "it scales a number of updates, and no weighted form of that is standard"
+
     kind: Literal["arc"] = "arc"
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
@@ -147,18 +156,27 @@ class Arc(DecidingPreAggregator, TolerantPreAggregator):
 class Nnm(DecidingPreAggregator, TolerantPreAggregator):
     """Nearest-neighbour mixing: each update becomes the mean of the n - f updates nearest to it, itself among them.
 
-    Of updates at the same distance, the first are taken. After Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and
-    Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", AISTATS 2023.
+    Of updates at the same distance, the first are taken. With weights it is the weighted mean of the nearest updates
+    that have the share (n - f) / n of the sum of weights; an update that is taken in part counts with that part of its
+    weight. After Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Fixing by mixing: a recipe for optimal
+    Byzantine ML under heterogeneity", AISTATS 2023.
     """
+
+    weighted: ClassVar[bool] = True
 
     kind: Literal["nnm"] = "nnm"
 
-    def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+    def weights(
+        self, products: Float64, f: int, random: np.random.Generator | None, prior: Float64 | None = None
+    ) -> Float64:
         n = len(products)
         distances = squared_distances(products)
         np.fill_diagonal(distances, -1.0)  # an update is its own nearest, also among equal ones
-        found = np.zeros((n, n))
-        np.put_along_axis(found, np.argsort(distances, axis=1, kind="stable")[:, : n - f], 1 / (n - f), axis=1)
+        found, order = np.zeros((n, n)), np.argsort(distances, axis=1, kind="stable")
+        taken = np.minimum(np.cumsum(given(prior, n)[order], axis=1), n - f)
+        parts = np.diff(taken, axis=1, prepend=0.0)
+        parts[parts <= SLIVER * n] = 0.0  # else rounding lets a part of a huge update in
+        np.put_along_axis(found, order, parts / parts.sum(axis=1, keepdims=True), axis=1)
         return found
 
 
@@ -171,6 +189,8 @@ class Bucketing(TolerantPreAggregator):
 
     needs: ClassVar[frozenset[Need]] = frozenset({"random"})
     compares: ClassVar[Compares] = "nothing"
+
+    unweighted: ClassVar[str] = "its buckets hold a number of updates, and would not count alike"
 
     kind: Literal["bucketing"] = "bucketing"
     size: int = Field(2, ge=1, le=MOST_ROLES, description="Number of updates in a bucket.")
@@ -225,7 +245,7 @@ def mixture(
     weights = np.eye(n)[None]
     for stage, f in stages:
         whole = [over_blocks(current)] if stage.scope == "vector" else [*current]
-        here = np.stack([_weights(stage, each, f, random) for each in whole])
+        here = np.stack([_weights(stage, each, f, random, updates) for each in whole])
         weights, current = combined(here, weights), mixed_products(here, current)
     return Mixture(updates, weights, products)
 
@@ -239,12 +259,16 @@ def _compares(stages: Sequence[PreAggregator]) -> Compares:
     return "norms" if scaled else "nothing"
 
 
-def _weights(stage: PreAggregator, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+def _weights(
+    stage: PreAggregator, products: Float64, f: int, random: np.random.Generator | None, updates: Updates
+) -> Float64:
     """Call `PreAggregator.weights`, and check what it returns."""
     with errors_of(stage, "its weights() failed", foreign=True):
-        found: object = stage.weights(products, f, random if "random" in stage.needs else None)
+        weigh: Callable[..., object] = stage.weights
+        prior = [updates.relative_weights] if stage.weighted else []
+        found = weigh(products, f, random if "random" in stage.needs else None, *prior)
     n = len(products)
-    shape = (stage.remaining(n), n)
+    shape = (n if stage.weighted else stage.remaining(n), n)
     if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiub":
         raise returned(stage, "weights", f"{described(found)}: it must be an array {list(shape)}")
     if not np.isfinite(found).all():

@@ -23,11 +23,15 @@ from hpcps.rules.coordinate_wise import median_of, ranks_of_median
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
 Indices = NDArray[np.intp]
+SELECTS = "it selects a number of updates, and no weighted form of that is standard"
+
 Neighbours = Literal["n-f-2", "n-f-1"]
 
 
 class LowestScores(Weighted, Tolerant, ABC):
     """The mean of the updates with the smallest scores; of equal ones, the first."""
+
+    unweighted: ClassVar[str] = SELECTS
 
     def kept(self, n: int) -> int:
         """Return the number of updates that enter the mean."""
@@ -126,6 +130,7 @@ class Bulyan(Tolerant):
     granularity: ClassVar[Granularity] = "vector"
     checks: ClassVar[bool] = True
     bound: ClassVar[tuple[int, int]] = (4, 3)
+    unweighted: ClassVar[str] = SELECTS
 
     kind: Literal["bulyan"] = "bulyan"
 
@@ -208,6 +213,8 @@ class Aksel(LowestScores):
 
 class SubsetRule(Weighted, Tolerant, ABC):
     """The mean of the n - f updates that are best as a subset; of equally good subsets, the first in the order of n."""
+
+    unweighted: ClassVar[str] = SELECTS
 
     most: ClassVar[int] = 1 << 18
     """The largest number of subsets that are compared."""

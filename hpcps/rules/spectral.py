@@ -13,6 +13,7 @@ from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import MOST
 from hpcps.rules.base import Granularity, Need, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
+from hpcps.rules.selection import SELECTS
 from hpcps.rules.weighted import Weighted, equal_weights
 
 MOST_STEPS = 1_000
@@ -35,6 +36,8 @@ class Caf(Weighted, Tolerant):
     also of an update whose weight is already 0; then huge updates keep the other weights from falling. With 3 of 10
     updates 1,000 times as long as the others, the rule of the paper takes more than 20,000 steps, the variant 6.
     """
+
+    unweighted: ClassVar[str] = "its own weights start at 1 for each update, and no other start is standard"
 
     kind: Literal["caf"] = "caf"
     largest: Literal["positive", "all"] = Field(
@@ -78,6 +81,7 @@ class Dnc(Tolerant):
 
     granularity: ClassVar[Granularity] = "vector"
     needs: ClassVar[frozenset[Need]] = frozenset({"random"})
+    unweighted: ClassVar[str] = SELECTS
 
     kind: Literal["dnc"] = "dnc"
     coordinates: int = Field(10_000, ge=1, le=100 * MOST, description="Number of coordinates in an iteration.")

@@ -5,13 +5,35 @@ from __future__ import annotations
 from abc import ABC
 from typing import ClassVar
 
+import numpy as np
+
+from hpcps.numerics.blocks import Float64
 from hpcps.registry.config import Config
 
 
-class CombiningStage(Config, ABC):
-    """A pre-aggregator or a rule: it takes n updates, up to f of which may be Byzantine."""
+class Weighable(Config, ABC):
+    """A component that can let some updates count more than others; see `validation.weights`."""
+
+    weighted: ClassVar[bool] = False
+    """Whether it takes weights of updates. A run with weights refuses a rule or pre-aggregator that does not."""
+
+    unweighted: ClassVar[str] = "it does not declare weighted = True"
+    """Why it takes no weights, for the message that refuses it."""
 
     kind: str
+
+    def refused_weights(self) -> str:
+        """Return why it, or a part of it, takes no weights; empty if it does."""
+        return "" if self.weighted else f"{self.kind} takes no weights: {self.unweighted}"
+
+
+def given(prior: Float64 | None, n: int) -> Float64:
+    """Return how much each of n updates counts, with the sum n: `[n]`; 1 by default."""
+    return np.ones(n) if prior is None else prior
+
+
+class CombiningStage(Weighable, ABC):
+    """A pre-aggregator or a rule: it takes n updates, up to f of which may be Byzantine."""
 
     bound: ClassVar[tuple[int, int] | None] = None
     """(a, b) of a stage whose guarantees are published for a f + b updates or more. `hpcps check` and `rule(X)` refuse

@@ -18,6 +18,8 @@ from hpcps.rules.base import Granularity, Need, Rule, Tolerant
 from hpcps.rules.context import NO_CONTEXT, AsyncContext, Context
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
+TRUSTED = "how an update compares with the validator's data decides what it counts"
+
 
 class Zeno(Rule):
     """Per block, the mean of the updates that are similar to the validator's own update v; zero if none is.
@@ -31,6 +33,7 @@ class Zeno(Rule):
     granularity: ClassVar[Granularity] = "block"
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
     checks: ClassVar[bool] = True
+    unweighted: ClassVar[str] = TRUSTED
 
     kind: Literal["zeno"] = "zeno"
     rho: float = Field(
@@ -69,6 +72,7 @@ class ZenoPlusPlus(ScalingRule):
 
     granularity: ClassVar[Granularity] = "block"
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+    unweighted: ClassVar[str] = "it bounds the norm of what is applied, which a weight would change"
 
     kind: Literal["zeno++"] = "zeno++"
     threshold: float = Field(
@@ -99,6 +103,7 @@ class Fltrust(Weighted):
 
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
     compares: ClassVar[Compares] = "reference"
+    unweighted: ClassVar[str] = TRUSTED
 
     kind: Literal["fltrust"] = "fltrust"
 
@@ -125,6 +130,7 @@ class LossScore(Tolerant):
 
     granularity: ClassVar[Granularity] = "vector"
     needs: ClassVar[frozenset[Need]] = frozenset({"loss"})
+    unweighted: ClassVar[str] = TRUSTED
 
     kind: Literal["loss_score"] = "loss_score"
     scale: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="Factor of the update in the model that is tried.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Granularity, Need, Rule
 from hpcps.rules.context import NO_CONTEXT, Context
+from hpcps.rules.stage import given
 
 Compares = Literal["pairs", "reference", "norms"]
 """The inner products that weights depend on: those of all pairs; those of each update with `Weighted.row`; or none but
@@ -58,6 +60,9 @@ class Weighted(Rule, ABC):
     def weights(self, products: Float64, n: int) -> Float64:
         """Return the weight of each row in the result: `[m]`, finite; rows of weight 0 are not accepted.
 
+        A rule that is `weighted` gets a further argument, `prior`: how much each update counts before it is compared
+        with others, `[n]`, with the sum n.
+
         Args:
             products: the inner products of all pairs of rows, `[m, m]`: the n updates, and `row` if there is one.
             n: the number of updates, which `fewest` allows.
@@ -76,12 +81,14 @@ class Weighted(Rule, ABC):
             row = own.without(~known[None, :]).tile(slice(0, layout.size))[0] if not known.all() else row
         if not (known.any() if self.per == "block" else known.all()):
             return zero_result(updates)
+        weigh: Callable[..., Float64] = self.weights
+        prior = [updates.relative_weights] if self.weighted else []
         if self.per == "block":
             products = finite_products(self._products(updates, row), updates)
-            weights = np.array([self.weights(block, n) for block in products]).T.reshape(products.shape[1], -1)
+            weights = np.array([weigh(block, n, *prior) for block in products]).T.reshape(products.shape[1], -1)
             weights[:, ~known] = 0.0
         else:
-            weights = self.weights(finite_products(self._whole_products(updates, row), updates), n)
+            weights = weigh(finite_products(self._whole_products(updates, row), updates), n, *prior)
         return weighted_sum(updates, weights, row)
 
     def _products(self, updates: Updates, row: Vector | None) -> Float64:
@@ -109,26 +116,30 @@ def equal_weights(chosen: NDArray[np.intp], rows: int) -> Float64:
 class NormClipping(Weighted):
     """The mean of the updates after those with a larger norm than the radius are scaled down to it.
 
+    With weights it is their weighted mean.
+
     After Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?", arXiv 1911.07963.
     """
 
     compares: ClassVar[Compares] = "norms"
+    weighted: ClassVar[bool] = True
 
     kind: Literal["norm_clipping"] = "norm_clipping"
     radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
 
-    def weights(self, products: Float64, n: int) -> Float64:
-        return shrink(np.sqrt(np.diagonal(products)), self.radius) / n
+    def weights(self, products: Float64, n: int, prior: Float64 | None = None) -> Float64:
+        return shrink(np.sqrt(np.diagonal(products)), self.radius) * given(prior, n) / n
 
 
 class CenteredClipping(Weighted):
     """The result v of the round before, plus the mean of the differences of the updates to it, clipped to a radius.
 
-    A step is v + mean of min(1, radius / |x - v|) (x - v). In the first round v is zero. After Karimireddy, He and
-    Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021.
+    A step is v + mean of min(1, radius / |x - v|) (x - v). In the first round v is zero. With weights the mean is the
+    weighted one. After Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"state"})
+    weighted: ClassVar[bool] = True
 
     kind: Literal["centered_clipping"] = "centered_clipping"
     radius: float = Field(100.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of a difference.")
@@ -142,10 +153,10 @@ class CenteredClipping(Weighted):
         before = context.state.setdefault("before", np.zeros(updates.layout.size, np.float32))
         return before if updates.on_host else arrays.like(updates.empty(0), before)
 
-    def weights(self, products: Float64, n: int) -> Float64:
+    def weights(self, products: Float64, n: int, prior: Float64 | None = None) -> Float64:
         found = np.append(np.zeros(n), 1.0)  # the sum of the rows times these numbers is v
         for _ in range(self.iterations):
-            shares = shrink(distances(products, found)[:n], self.radius) / n
+            shares = shrink(distances(products, found)[:n], self.radius) * given(prior, n) / n
             found = np.append(shares, 0.0) + (1 - shares.sum()) * found
         return found
 

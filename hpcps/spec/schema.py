@@ -29,6 +29,7 @@ from hpcps.spec.transport import Transport
 
 _MOST_CALLBACKS = 16
 
+Weights = Annotated[tuple[Annotated[float, Field(ge=1e-6, le=1e6)], ...], Field(strict=False, max_length=MOST_ROLES)]
 Quorum = Annotated[int, Field(ge=1, le=MOST_ROLES)] | Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -175,6 +176,12 @@ class Validation(Config):
     rule: Annotated[Rule | AsyncRule, OneOf("rules")] = Field(
         Average(),
         description="The rule that decides which updates enter the model; each rule is for one `train.mode`.",
+    )
+    weights: Literal["equal", "samples", "steps"] | Weights = Field(
+        "equal",
+        description="How much the update of a worker counts: `equal`: all alike; `samples`: by the size of its shard; "
+        "`steps`: by the samples of its local steps in the round; or one number for each worker. The experiment says "
+        "it, not the worker. For rules and pre-aggregators that take weights.",
     )
     evaluate: Literal["validator_model", "global_model"] = Field(
         "global_model",

@@ -74,7 +74,8 @@ def try_rule(rule: BaseRule, n: int) -> None:
         rule.checked_decision(rows[0], AsyncContext(*values, layout=_LAYOUT, sent=sent[0]))
     elif isinstance(rule, Rule):
         payloads = [row[_LAYOUT.spread(mask)] for row, mask in zip(rows, sent, strict=True)]
-        combine_finite(rule, Updates(_LAYOUT, payloads, sent), Context(*values))
+        weights = None if rule.refused_weights() else np.arange(1.0, n + 1)
+        combine_finite(rule, Updates(_LAYOUT, payloads, sent, weights=weights), Context(*values))
 
 
 def try_attack(attack: ByzantineAttack | NoAttack, classes: int) -> None:

@@ -72,6 +72,24 @@ def points():
         "left_out": {"kind": "median", "skipped": "left_out", "before": [{"kind": "nnm", "per": "block"}]},
     }.items():
         yield name, spec("median", 2 if name == "left_out" else 1, 0, validation={"rule": rule})
+    # With weights: those of blocks that are cut, of whole updates and of validators, and by the sizes of shards.
+    for name, rule, servers, validators, weights in (
+        (
+            "phocas",
+            {"kind": "phocas", "f": 0.4, "before": [{"kind": "clipping", "radius": 0.5, "per": "block"}]},
+            2,
+            0,
+            [1, 3, 2],
+        ),
+        ("average", {"kind": "average"}, 2, 2, [0.1, 0.5, 0.4]),
+        ("samples", {"kind": "geometric_median", "before": [{"kind": "nnm", "f": 0}]}, 2, 1, "samples"),
+    ):
+        split = {"data": {"split": "log_normal"}} if weights == "samples" else {}
+        cut = {} if weights == "samples" else {"transport": {"partition": 4096}}
+        yield (
+            f"weights-{name}",
+            spec("average", servers, validators, validation={"rule": rule, "weights": weights}, **split, **cut),
+        )
     # Asynchronous, with one worker that always sends, nothing is left to chance.
     alone = {"topology": {"workers": 1}, "train": {"mode": "async"}, "communication": {"participation": 1.0}}
     for rule, servers in (("naive_async", 1), ("zeno++", 1), ("zeno++", 3)):
@@ -165,6 +183,9 @@ POINTS = dict(points())
 # Their results depend on the order in which messages arrive, so they are compared with replays.
 REPLAYED = {
     "replay-async": spec("zeno++", 2, 1, train={"mode": "async"}),
+    "replay-weights": spec(
+        "fed_async", 2, 0, train={"mode": "async"}, validation={"rule": {"kind": "fed_async"}, "weights": [1, 2, 5]}
+    ),
     "replay-delayed": spec(
         "naive_async",
         2,
@@ -192,7 +213,7 @@ ALIKE = (
 # over ps-lite only, and `make soak` over MPI too. Points that differ in how MPI carries them are not among them.
 OVER_PSLITE = (
     *("zeno-2-3", "zeno++-3", "dc_asgd-0", "ipm-async", "nesterov-0-3", "int8-1-2", "int8-async", "attack-silent"),
-    *("dylu-1-2", "text", "qsgd-0-2", "sparse_loco-0-3", "lossless-1-3"),
+    *("weights-average", "weights-samples", "dylu-1-2", "text", "qsgd-0-2", "sparse_loco-0-3", "lossless-1-3"),
 )
 # One MPI plays all others.
 MPICH = [name for name in POINTS if name not in (*ALIKE, *OVER_PSLITE)]

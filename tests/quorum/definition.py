@@ -17,6 +17,11 @@ class Worker:
         self.taken = count
 
 
+def mean(pairs):
+    pairs = list(pairs)
+    return sum(value * weight for value, weight in pairs) / (sum(weight for _, weight in pairs) or 1)
+
+
 def step(index, done):
     return (index + 1) * (1 + done / 10)
 
@@ -24,7 +29,12 @@ def step(index, done):
 class Definition:
     """Play rounds; `rounds` holds for every group and round who arrived, who was late, dropped and abandoned."""
 
-    def __init__(self, seconds, groups, needed, rounds, *, steps, late, abandon, grace=0.0, coordinator=None):
+    def __init__(
+        self, seconds, groups, needed, rounds, *, steps, late, abandon, grace=0.0, coordinator=None, weights=None
+    ):
+        self.weights = weights or (1,) * len(seconds)
+        # Validators count alike in a run without weights.
+        self.of_groups = [sum(weights[k] for k in group) if weights else 1 for group in groups]
         self.late, self.abandon, self.grace, self.coordinator = late, abandon, grace, coordinator
         self.groups, self.needed, self.count, self.last = groups, needed, steps, rounds - 1
         self.workers = [Worker(k, each) for k, each in enumerate(seconds)]
@@ -62,10 +72,10 @@ class Definition:
             self._consider(group, round)
         updates = []
         for arrived, answered in self.closed:
-            updates.append([sum(self._values(worker)) for _, worker in arrived])
+            updates.append([(sum(self._values(worker)), self.weights[worker.index]) for _, worker in arrived])
             for worker in answered:
                 worker.steps += worker.taken
-        self.model += sum(sum(each) / len(each) if each else 0.0 for each in updates) / len(updates)
+        self.model += mean(zip(map(mean, updates), self.of_groups, strict=True))
         for _, answered in self.closed:
             for worker in answered:
                 self._give(worker, round + 1)

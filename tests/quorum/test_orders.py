@@ -171,6 +171,7 @@ def assert_as_defined(run, **more):
     expected = Definition(
         seconds, groups, [needed(train.quorum, len(group)) for group in groups], ROUNDS, steps=STEPS, late=train.late,
         abandon=train.abandon, grace=train.grace, coordinator=None if topology.validators else 0,
+        weights=None if run.validation.weights == "equal" else run.validation.weights,
     )  # fmt: skip
     records, model, trainers = play(run, **more)
     combiners = [f"validator-{v}" for v in range(topology.validators)] or ["server-0"]

@@ -11,6 +11,7 @@ from hpcps.aggregation.outcomes import Tally
 from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.roles.asynchronous.log import LogEntry
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.rules import AsyncContext, AsyncRule
 from hpcps.rules.asynchronous import decide_received
 
@@ -24,7 +25,7 @@ class FilteredUpdate:
         applied: the blocks that are applied to the model `[B]`.
         rejected: the sent blocks that are rejected because they are not finite `[B]`.
         tally: the counts.
-        rate: its learning rate, multiplied by alpha.
+        rate: its learning rate, multiplied by the same factor as the update.
     """
 
     entry: LogEntry
@@ -42,8 +43,16 @@ class UpdateFilter:
         kept: what the rule keeps from one update to the next.
     """
 
-    def __init__(self, rule: AsyncRule, layout: Layout, kept: RuleState, allocate: Allocate = private) -> None:
+    def __init__(
+        self,
+        rule: AsyncRule,
+        layout: Layout,
+        kept: RuleState,
+        allocate: Allocate = private,
+        weights: UpdateWeights = ALIKE,
+    ) -> None:
         self._rule = rule
+        self._weights = weights
         self.kept = kept
         self._layout = layout
         self.update = allocate(layout.size)
@@ -60,11 +69,11 @@ class UpdateFilter:
 
         Args:
             entry: a worker's update; it is empty without a mask.
-            alpha: the factor that scales the update.
+            alpha: the factor that scales the update, beside the weight of its worker.
             reference: the validator's own update `[d]`, if the rule needs it.
             loss: returns the loss of an update on the validator's data, if the rule needs it.
         """
-        layout = self._layout
+        layout, alpha = self._layout, alpha * self._weights.factor(entry.reader)
         sent = entry.mask if entry.mask is not None else np.zeros(len(layout.blocks), np.bool_)
         payload = self.update[:0] if entry.payload is None or not entry.payload.size else entry.payload
         context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)

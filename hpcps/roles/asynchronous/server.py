@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from hpcps.aggregation.encoding import wrong_blocks
 from hpcps.errors import RunError
+from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import (
@@ -48,6 +50,7 @@ from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.replacement import Positions, admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.schema import Run
 
 
@@ -58,9 +61,10 @@ class AsyncServer(MessagingRole):
     one version. Without validators each server filters its shard of the workers' updates itself.
     """
 
-    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE, weights: UpdateWeights = ALIKE) -> None:
         super().__init__(peer, run)
         self.round = 0
+        self._weights = weights
         self._resources = resources
         self._roster = Roster.of(run)
         # Validators submit entries, or workers if there are no validators.
@@ -135,8 +139,11 @@ class AsyncServer(MessagingRole):
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind}")
         if reason := wrong_size(message.values, AsyncShard.size(self.peer, self._run, message.layout)):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._shard = AsyncShard(self.peer, self._run, message.layout, message.values, self._resources)
+        self._shard = self._hold(message.layout, message.values)
         yield from self._present(self._shard)
+
+    def _hold(self, table: list[list[Any]], model: Vector) -> AsyncShard:
+        return AsyncShard(self.peer, self._run, table, model, self._resources, self._weights)
 
     def _present(self, shard: AsyncShard) -> Iterator[Effect]:
         """Send everyone the model that they begin with."""
@@ -169,7 +176,7 @@ class AsyncServer(MessagingRole):
 
     def restore(self, state: State) -> None:
         """Restore the model; everyone gets it, and numbers entries and requests from the start."""
-        self._shard = AsyncShard(self.peer, self._run, state.facts["layout"], state.arrays["model"], self._resources)
+        self._shard = self._hold(state.facts["layout"], state.arrays["model"])
         self._shard.filter.kept.restore(state.part("rule"))
         if self._shard.backups is not None:
             self._shard.backups.restore(state.part("backups"))

@@ -25,6 +25,7 @@ from hpcps.roles.asynchronous.log import EntryKind, LogEntry, LogPosition
 from hpcps.roles.checks import not_finite
 from hpcps.roles.events import Record
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.rules.asynchronous import AsyncRule, Backup
 from hpcps.spec.schema import Run
 
@@ -187,7 +188,13 @@ class AsyncShard:
         return stop - start
 
     def __init__(
-        self, server: Peer, run: Run, table: list[list[Any]], model: Vector, resources: Resources = ALONE
+        self,
+        server: Peer,
+        run: Run,
+        table: list[list[Any]],
+        model: Vector,
+        resources: Resources = ALONE,
+        weights: UpdateWeights = ALIKE,
     ) -> None:
         """Copy the initial weights, `[size(server, run, table)]`."""
         whole, rule = Layout.from_json(table), run.validation.rule
@@ -204,7 +211,7 @@ class AsyncShard:
         self.finite = finite(self.model)
         # Validators filter instead, if there are any.
         allocate = private if run.topology.validators else resources.local
-        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
+        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate, weights)
         new_codec = partial(Codec.of, run.communication.compression, whole, "model")
         self.sent = SentModels(self.layout, self.first_block, new_codec, resources.allocate)
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None

@@ -24,6 +24,7 @@ from hpcps.roles.replacement import Positions, admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -39,14 +40,16 @@ class AsyncValidator(TrainingRole):
 
     stages = ASYNC_VALIDATOR
 
-    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
+    def __init__(
+        self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE, weights: UpdateWeights = ALIKE
+    ) -> None:
         super().__init__(peer, run, trainer, resources)
         self._settings = run.asynchronous
         self._accumulates = run.asynchronous.absent == "accumulate"
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._rule = rule
-        self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer), resources.local)
+        self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer), resources.local, weights)
         self._whole = Partition.of(trainer.layout, (0, trainer.layout.size))
         self._decoder = UpdateDecoder.of(run, trainer.layout)
         self._acceptance = Acceptance()

@@ -17,6 +17,7 @@ from hpcps.roles.checks import rejection
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
 from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.schema import Run
 
 
@@ -27,8 +28,8 @@ class SyncAdversary(Adversary):
     round earlier, if another worker's message about its absence is slow: nobody but the adversary waits for that one.
     """
 
-    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
-        super().__init__(peer, run, resources)
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE, weights: UpdateWeights = ALIKE) -> None:
+        super().__init__(peer, run, resources, weights)
         self._owed: set[Peer] = set(self._workers)
         self._unanswered: list[AttackGroup] = []
         self._shown: list[int] = []

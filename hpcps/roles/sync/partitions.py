@@ -21,6 +21,7 @@ from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.stages import Stage, Trigger
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.rules import Combined, Context, Rule
 from hpcps.rules.base import combine_received
 
@@ -358,19 +359,22 @@ class PartitionCollector:
         self._present[self._row[source]] = True
         self._missing[source] -= 1
 
-    def combine_next(self, rule: Rule, context: Context, to: Destination) -> Combined:
+    def combine_next(self, rule: Rule, context: Context, to: Destination, weights: UpdateWeights = ALIKE) -> Combined:
         """Combine the finite blocks of the next partition.
 
         Args:
             rule: the rule.
             context: see `Rule.combine`.
             to: where the result is written; on a device if the updates are combined there.
+            weights: how much the updates count.
         """
         partition = self.partition
         taken = self._collector.take(self.current, self.current + 1, self.present)[1].values()
         sent = np.array([mask for mask, _ in taken], np.bool_).reshape(len(taken), len(partition.layout.blocks))
         payloads = [payload for _, payload in taken]
-        combined, rejected = combine_received(rule, partition.layout, payloads, sent, context, to)
+        combined, rejected = combine_received(
+            rule, partition.layout, payloads, sent, context, to, weights.of(self.present)
+        )
         # A slice avoids a copy where all are present.
         rows = slice(None) if len(taken) == len(self._present) else np.flatnonzero(self._present)
         self._outcomes.add(rows, partition.blocks, sent, rejected, combined, rule)

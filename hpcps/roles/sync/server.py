@@ -61,6 +61,7 @@ from hpcps.roles.sync.partitions import PartitionCollector, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.sync.readers import readers_of
 from hpcps.roles.sync.shard import Slice, SyncShard
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.rules import Average, Rule
 from hpcps.spec.schema import Run
 
@@ -81,7 +82,7 @@ class SyncServer(MessagingRole):
     to all readers as soon as the partition is made, or after the checkpoint of the round if there is one.
     """
 
-    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE, weights: UpdateWeights = ALIKE) -> None:
         super().__init__(peer, run)
         self.round = 0
         self._resources = resources
@@ -93,6 +94,9 @@ class SyncServer(MessagingRole):
         self._rule_state = RuleState(rule, run.seed, peer)
         policy = run.train.policy
         self._answers = QueryAnswers(run, policy) if policy and peer == SERVER_0 else None
+        self._weights = weights
+        if self._answers is not None and run.validation.weights == "steps":
+            self._weights = replace(weights, steps=self._answers.steps_of)
         self._senders = validators or self._roster.share(peer)
         self._takes = (CombinedUpdate,) if validators else (Update, Absent)
         self._readers = readers_of(run, 0)
@@ -393,7 +397,7 @@ class SyncServer(MessagingRole):
             yield SetDeadline(known.collector.waiting_for)
             if known.collector.ready:
                 self._stages.on(Trigger.UPDATES_COMPLETE)
-                combine = partial(known.shard.combine, known.collector, self._rule, self._rule_state)
+                combine = partial(known.shard.combine, known.collector, self._rule, self._rule_state, self._weights)
                 yield Compute("combine", combine, elements=known.collector.elements)
 
     def _combined(self, known: _Known) -> Iterator[Effect]:

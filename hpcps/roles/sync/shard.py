@@ -23,6 +23,7 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of, shards_of
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.partitions import PartitionCollector
+from hpcps.roles.weights import UpdateWeights
 from hpcps.rules import Context, Rule
 from hpcps.spec.schema import Run
 
@@ -105,12 +106,13 @@ class SyncShard:
         parts = {"optimizer": self.stepper, "encoding": self.encoder, **self.decoder.kept}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
+    def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState, weights: UpdateWeights) -> None:
         """Make the next partition: that of this round's model plus the combined updates."""
         number, columns = collector.current, collector.partition.columns
         model, coming = self.now.model[columns], self.coming.model[columns]
         to = Destination(None if self.stepper else model, coming, self._resources.threads)
-        good = collector.combine_next(rule, Context(random=kept.random, state=kept.arrays), to).finite
+        context = Context(random=kept.random, state=kept.arrays)
+        good = collector.combine_next(rule, context, to, weights).finite
         if self.stepper:
             good = self.stepper.apply(coming, model, coming, columns)
         if self.encoder is not None:

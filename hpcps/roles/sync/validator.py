@@ -21,6 +21,7 @@ from hpcps.roles.stages import SYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
+from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -36,12 +37,15 @@ class SyncValidator(TrainingRole):
 
     stages = SYNC_VALIDATOR
 
-    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
+    def __init__(
+        self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE, weights: UpdateWeights = ALIKE
+    ) -> None:
         super().__init__(peer, run, trainer, resources)
         layout, roster, rule = trainer.layout, Roster.of(run), run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
+        self._weights = weights
         self._acceptance = Acceptance()
         self._roster, self._servers = roster, roster.all_servers()
         self._presents = False
@@ -177,7 +181,7 @@ class SyncValidator(TrainingRole):
             self._rule_state.arrays,
         )
         to = Destination(out=self._combined[columns], threads=self._threads)
-        return collector.combine_next(self._rule, context, to)
+        return collector.combine_next(self._rule, context, to, self._weights)
 
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""

@@ -81,6 +81,7 @@ def unmet(run: Run) -> Iterator[Problem]:
         _quorum,
         _survive,
         _rule,
+        _weights,
         _attack,
         _optimizer,
         _compression,
@@ -300,6 +301,42 @@ def _rule(run: Run) -> Iterator[Need]:
         message = f"{rule.title} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
         message += "servers gets only a part of them: use a validator, or one server"
         yield Need(RULE, "whole updates", message)
+
+
+def _weights(run: Run) -> Iterator[Need]:
+    path, weights, rule, topology = ("validation", "weights"), run.validation.weights, run.validation.rule, run.topology
+    if weights == "equal":
+        return
+    yield Need(path, "workers", "the single-process baseline combines no updates: leave it out")
+    message = f"with train.exchange = {quote(run.train.exchange)} the workers compute a plain mean: leave it out"
+    yield Need(path, "servers", message)
+    if reason := rule.refused_weights():
+        kind = "preaggregators" if rule.weighted else "rules"
+        others = [(name, other) for name, other in active().of(kind).usable().items() if other.weighted]
+        able = ", ".join(name for name, other in others if getattr(other, "mode", run.train.mode) == run.train.mode)
+        yield Need(path, "", f"{reason}: leave it out, or use one of {able}", (RULE,))
+    if isinstance(weights, tuple) and len(weights) != topology.workers:
+        message = f"has {len(weights)} numbers for {topology.workers} workers: use one for each worker"
+        yield Need(path, "", message, (WORKERS,))
+    elif isinstance(weights, tuple) and len(set(weights)) == 1:
+        yield Need(path, "", "all numbers are the same, so all updates count alike: leave it out")
+    elif weights == "samples" and run.data.split.equal:
+        message = f"the shards of the split {run.data.split.kind} have the same size, so all updates count alike"
+        yield Need(path, "", f"{message}: leave it out", (("data", "split"),))
+    elif weights == "steps" and run.train.policy is None:
+        if len({run.batch_size("worker", k) for k in range(topology.workers)}) == 1:
+            message = "all workers take as many samples in a round, so all updates count alike: leave it out"
+            yield Need(path, "", message, (STEPS, ("heterogeneity", "classes")))
+    elif weights == "steps" and (topology.validators or topology.servers > 1):
+        message = f"server 0 counts the steps that {run.train.policy.kind if run.train.policy else ''} allows, and no "
+        message += "other process that combines updates knows them: use validators = 0 and servers = 1"
+        yield Need(path, "", message, (STEPS, VALIDATORS, SERVERS))
+    if run.survive.validators:
+        message = "a validator counts as much as its workers, and who serves a worker changes when one is lost: "
+        yield Need(path, "", f"{message}leave it out", (("survive", "validators"),))
+    if run.train.policy and weights == "steps" and "rule" in run.attack.needs:
+        message = f"{run.attack.kind} tries the rule, and does not know the steps of the round: use another attack"
+        yield Need(path, "", message, (ATTACK, STEPS))
 
 
 def _attack(run: Run) -> Iterator[Need]:
