@@ -20,6 +20,7 @@ def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
             run.communication.compression.kind,
             isinstance(run.communication.compression, Compressor),
         ),
+        ("asynchronous", "buffer"): (run.asynchronous.buffer, run.buffered),
         ("topology", "servers"): (run.topology.servers, run.topology.alone),
     }
     for path, (value, holds) in found.items():

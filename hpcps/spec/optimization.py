@@ -8,7 +8,8 @@ from pydantic import Field
 
 from hpcps.optimizers import NoOptimizer, ServerOptimizer
 from hpcps.registry import OneOf
-from hpcps.registry.config import LARGEST_RATE, MOST, Config
+from hpcps.registry.config import LARGEST_RATE, MOST, MOST_ROLES, Config
+from hpcps.rules.asynchronous import Constant, Hinge, Polynomial
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
@@ -106,6 +107,18 @@ class Asynchronous(Config):
     alpha: float = Field(0.4, gt=0, le=1, description="Factor on an applied update.")
     alpha_decay: AlphaDecay = AlphaDecay()
     proximal: Proximal = Proximal()
+    buffer: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_ROLES,
+        description="The servers collect so many updates, and then combine them by a synchronous rule; alpha "
+        "multiplies the result. Default: none, each update enters the model alone, by an asynchronous rule.",
+    )
+    staleness: Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")] = Field(
+        Constant(),
+        description="With `buffer`: the factor on an update as a function s(t) of its staleness t, which counts the "
+        "changes of the model since the version from which it was made.",
+    )
     absent: Literal["accumulate", "reset"] = Field(
         "accumulate",
         description="What a worker does in a cycle in which it does not participate: `accumulate`: continues to train "

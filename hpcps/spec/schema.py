@@ -19,7 +19,7 @@ from hpcps.policies import Policy
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import LARGEST_RATE, MOST, MOST_ROLES, NAME, WEEK
 from hpcps.rules import Average
-from hpcps.rules.asynchronous import AsyncRule
+from hpcps.rules.asynchronous import AsyncRule, NaiveAsync
 from hpcps.rules.base import Rule
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, ServerStep, WarmUp
@@ -339,6 +339,29 @@ class Run(Config):
     def collective(self) -> bool:
         """Whether the workers average their updates among themselves, without servers."""
         return self.train.exchange != "servers"
+
+    @property
+    def buffered(self) -> bool:
+        """Whether asynchronous servers combine several updates at once, by a synchronous rule."""
+        return self.train.mode == "async" and self.asynchronous.buffer is not None
+
+    @property
+    def rule_mode(self) -> Literal["sync", "async"]:
+        """The mode of the rules that the run can have."""
+        return "sync" if self.buffered else self.train.mode
+
+    @property
+    def filter(self) -> AsyncRule:
+        """The rule that decides on each update of an asynchronous run; in front of a buffer it accepts all."""
+        rule = NaiveAsync() if self.buffered else self.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        return rule
+
+    @property
+    def combined_at_once(self) -> tuple[int, ...]:
+        """The numbers of updates that the rule gets if none is missing, in ascending order."""
+        size = self.asynchronous.buffer
+        return (size,) if self.buffered and size is not None else self.shares
 
     @property
     def server_optimizer(self) -> ServerOptimizer:

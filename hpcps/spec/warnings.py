@@ -43,6 +43,8 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     if not isinstance(rule, Trimming) or rule.f is not None:
         return
     smallest, largest = min(map(run.updates_needed, run.shares)), max(run.shares)
+    if run.buffered:
+        smallest = largest = run.combined_at_once[0]
     if not rule.trims_all(smallest) and (rule.trimmed(smallest) or not rule.trim):
         return
     whose = (
@@ -52,6 +54,8 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     )
     if run.has_quorum:
         whose = f"a round may close with {smallest}"
+    if run.buffered:
+        whose = f"a buffer has {smallest}"
     if not rule.trims_all(smallest):
         what = f"{rule.kind} drops no update if trim times their number is less than 1"
         effect = f"with trim = {rule.trim} it is the mean; use more workers, or f = 1"

@@ -215,6 +215,7 @@ def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:
         return  # there is no update
     compressor = run.communication.compression
     fewest, classes = topology.workers // max(1, topology.validators), run.data.facts.classes
+    fewest = run.combined_at_once[0] if run.buffered else fewest
     trials: dict[str, tuple[object, Callable[[], None]]] = {
         "validation.rule": ((rule.model_dump_json(), fewest), lambda: try_rule(rule.model_copy(deep=True), fewest)),
         "server.optimizer": (optimizer.model_dump_json(), lambda: try_optimizer(optimizer.model_copy(deep=True))),

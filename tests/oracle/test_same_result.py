@@ -99,6 +99,14 @@ def points():
     alike = {**alone, "train": gradients, "validation": rule, "attack": {"kind": "sign_flip"}}
     for validators in (0, 1):
         yield f"dc_asgd-{validators}", spec("dc_asgd", 3, validators, **alike)
+    # With a buffer, whose updates a synchronous rule combines.
+    buffer = {"buffer": 3, "staleness": {"kind": "hinge", "a": 1.0, "b": 0.0}}
+    rule = {"kind": "trimmed_mean", "f": 1, "before": [{"kind": "clipping", "radius": 0.5, "per": "block"}]}
+    for validators in (0, 1):
+        yield (
+            f"buffer-{validators}",
+            spec("median", 3, validators, **alone, asynchronous=buffer, validation={"rule": rule}),
+        )
     # With an adversary: in partitions, through memory and messages, with and without honest workers in a share.
     ipm = {"attack": {"kind": "ipm", "rate": 0.4, "epsilon": 1.5}}
     yield "ipm-0-3", spec("average", 3, 0, **ipm)
@@ -186,6 +194,15 @@ REPLAYED = {
     "replay-weights": spec(
         "fed_async", 2, 0, train={"mode": "async"}, validation={"rule": {"kind": "fed_async"}, "weights": [1, 2, 5]}
     ),
+    "replay-buffer": spec(
+        "average",
+        2,
+        0,
+        train={"mode": "async"},
+        asynchronous={"buffer": 3, "staleness": {"kind": "polynomial"}},
+        validation={"rule": {"kind": "median"}, "weights": [1, 2, 5]},
+        server={"optimizer": "nesterov"},
+    ),
     "replay-delayed": spec(
         "naive_async",
         2,
@@ -213,7 +230,17 @@ ALIKE = (
 # over ps-lite only, and `make soak` over MPI too. Points that differ in how MPI carries them are not among them.
 OVER_PSLITE = (
     *("zeno-2-3", "zeno++-3", "dc_asgd-0", "ipm-async", "nesterov-0-3", "int8-1-2", "int8-async", "attack-silent"),
-    *("weights-average", "weights-samples", "dylu-1-2", "text", "qsgd-0-2", "sparse_loco-0-3", "lossless-1-3"),
+    *(
+        "weights-average",
+        "weights-samples",
+        "buffer-0",
+        "buffer-1",
+        "dylu-1-2",
+        "text",
+        "qsgd-0-2",
+        "sparse_loco-0-3",
+        "lossless-1-3",
+    ),
 )
 # One MPI plays all others.
 MPICH = [name for name in POINTS if name not in (*ALIKE, *OVER_PSLITE)]

@@ -15,6 +15,8 @@ from toy_trainers import Adding, Tampering, changed, everyone, play, spec
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.execution.role_factory import update_weights
 from hpcps.numerics.layout import Layout
+from hpcps.policies import ESync
+from hpcps.policies.local_steps import StateServer
 from hpcps.protocol.messages import Peer, StepsQuery
 from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.checks import contradictions
@@ -160,8 +162,23 @@ def test_esync_weighs_by_the_steps_that_were_taken(tmp_path, blocking):
     np.testing.assert_allclose(played.model, wanted, rtol=1e-5)
 
 
+def test_the_state_server_counts_the_steps_that_it_has_allowed():
+    """Role 1 says that its first step was its 500th."""
+    server = StateServer(ESync(), 2, 2)
+    for round in range(3):
+        for role in (0, 1):
+            server.begin(role, round, 10.0 * round)
+        server.report(1, round, 500, 0.1, 10.0 * round + 0.1)
+        assert server.taken == [1, 1]
+    allowed = server.report(1, 3, 1, 0.1, 30.1)
+    assert server.taken == [1, 1]
+    if allowed:
+        server.report(1, 3, 900, 0.1, 30.2)
+        assert server.taken == [1, 1 + allowed]
+
+
 def test_a_worker_does_not_count_for_steps_that_it_was_not_allowed(tmp_path):
-    """It says that its first step was its hundredth."""
+    """It says that its first step was its thousandth, which is more than any role may take."""
     run = toy("average", "steps", workers=2, train={"local_steps": esync(most=1)}, heterogeneity=classes(1, 3))
     wrap = lambda peer, inner: (  # noqa: E731
         Tampering(

@@ -25,7 +25,7 @@ class ModelReply(Message, code=35, kind="MODEL", sender="server", receiver="work
         epoch: the epochs of the coordinator's own steps that are over, by its entries up to `position`.
         flags: `Flag.LAST`, `Flag.DIFFERENCE`, or none.
         applied: the blocks of the shard to which values of the entry were added `[B]`; the optimizer of the servers may
-            change others, too. None if the entry is no update, or was refused. No role uses it so far.
+            change others, too. None if the entry is no update, was refused, or is in a buffer. No role uses it so far.
         values: the elements of the shard `[m]`, or what the compressor made of their difference; no elements in the
             last model, except to the coordinator.
     """

@@ -170,14 +170,21 @@ class AsyncServer(MessagingRole):
             parts["optimizer"] = self._shard.stepper.state()
         if self._run.survive.workers:
             parts["positions"] = self._positions.state()
+        kept = self._shard.filter.kept
+        if self._shard.buffer is not None:
+            parts["buffer"], kept = self._shard.buffer.state(), self._shard.buffer.kept
         return State({"model": on_host(self._shard.model)}, facts).having(
-            log=self._log.state(), rule=self._shard.filter.kept.state(), sent=self._shard.sent.state(), **parts
+            log=self._log.state(), rule=kept.state(), sent=self._shard.sent.state(), **parts
         )
 
     def restore(self, state: State) -> None:
         """Restore the model; everyone gets it, and numbers entries and requests from the start."""
         self._shard = self._hold(state.facts["layout"], state.arrays["model"])
-        self._shard.filter.kept.restore(state.part("rule"))
+        if self._shard.buffer is None:
+            self._shard.filter.kept.restore(state.part("rule"))
+        else:
+            self._shard.buffer.kept.restore(state.part("rule"))
+            self._shard.buffer.restore(state.part("buffer"))
         if self._shard.backups is not None:
             self._shard.backups.restore(state.part("backups"))
         if self._shard.stepper is not None:
@@ -290,8 +297,7 @@ class AsyncServer(MessagingRole):
     def _execute(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Execute an entry, and send its reader the model."""
         self.round = place.index
-        # The update itself does not count: an update made from the current model is not stale.
-        staleness = max(0, place.version - 1 - entry.base_version)
+        staleness = self._staleness(entry, place)
         fields: dict[str, object] = {}
         applied = None
         if entry.kind in UPDATES:
@@ -304,7 +310,7 @@ class AsyncServer(MessagingRole):
             yield from update.rejections
             applied = update.mask
             blocks = 0 if applied is None else int(applied.sum())
-            fields = {"staleness": staleness, "weight": update.weight, "blocks": blocks, **update.norms}
+            fields = {"staleness": staleness, "weight": update.weight, "blocks": blocks, **update.fields}
         yield Record("applied", {"entry": place.index, "version": place.version, **entry.fields(), **fields})
         if not self._diverged and not shard.finite:
             self._diverged = True
@@ -320,6 +326,15 @@ class AsyncServer(MessagingRole):
             if begins and self._lost.get(entry.reader, entry.incarnation) < entry.incarnation:
                 del self._lost[entry.reader]  # it has not been lost meanwhile
             yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=begins))
+
+    def _staleness(self, entry: LogEntry, place: LogPosition) -> int:
+        """Return how often the model has changed since the version from which an update was made.
+
+        The update itself does not count: an update made from the current model is not stale. With a buffer of n
+        updates, every n-th version changes the model.
+        """
+        size = self._run.asynchronous.buffer or 1
+        return max(0, (place.version - 1) // size - entry.base_version // size)
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""

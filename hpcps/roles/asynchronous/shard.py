@@ -20,12 +20,14 @@ from hpcps.protocol.messages import Flag, ModelReply, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import shards_of
 from hpcps.registry.failures import errors_of
+from hpcps.roles.asynchronous.buffer import UpdateBuffer
 from hpcps.roles.asynchronous.filter import UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogEntry, LogPosition
 from hpcps.roles.checks import not_finite
 from hpcps.roles.events import Record
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.weights import ALIKE, UpdateWeights
+from hpcps.rules import Rule
 from hpcps.rules.asynchronous import AsyncRule, Backup
 from hpcps.spec.schema import Run
 
@@ -155,13 +157,13 @@ class Applied:
         mask: the blocks that were applied `[B]`; None if the entry holds no blocks.
         weight: the factor of its staleness.
         rejections: records of the rejected blocks.
-        norms: what the server optimizer says of its step.
+        fields: further fields of the record: what the server optimizer says of its step, and of the buffer.
     """
 
     mask: Mask | None
     weight: float
     rejections: list[Record]
-    norms: dict[str, object]
+    fields: dict[str, object]
 
 
 class AsyncShard:
@@ -176,6 +178,7 @@ class AsyncShard:
         model: the slice.
         finite: whether the slice was finite after every update.
         filter: filters updates in a run without validators.
+        buffer: the updates that are combined together, in a run with a buffer.
         sent: the models that readers have.
         backups: earlier weights, if the rule compensates the delay of updates.
         stepper: the server optimizer; None if updates are added to the model.
@@ -197,8 +200,7 @@ class AsyncShard:
         weights: UpdateWeights = ALIKE,
     ) -> None:
         """Copy the initial weights, `[size(server, run, table)]`."""
-        whole, rule = Layout.from_json(table), run.validation.rule
-        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        whole, rule = Layout.from_json(table), run.filter
         self._index = server.index
         self._rule = rule
         self.table = table
@@ -212,16 +214,26 @@ class AsyncShard:
         # Validators filter instead, if there are any.
         allocate = private if run.topology.validators else resources.local
         self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate, weights)
+        self.buffer: UpdateBuffer | None = None
+        if run.asynchronous.buffer is not None and isinstance(run.validation.rule, Rule):
+            kept = RuleState(run.validation.rule, run.seed, server)
+            self.buffer = UpdateBuffer(run.asynchronous.buffer, run.validation.rule, self.layout, kept, weights)
+        self._staleness = run.asynchronous.staleness
         new_codec = partial(Codec.of, run.communication.compression, whole, "model")
         self.sent = SentModels(self.layout, self.first_block, new_codec, resources.allocate)
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
         optimizer = run.server_optimizer
         adds = isinstance(optimizer, NoOptimizer)
         self.stepper = None if adds else Stepper(optimizer, self.layout.size, resources.local)
-        self._whole = resources.local(0 if adds else self.layout.size)
+        self._whole = resources.local(0 if adds and self.buffer is None else self.layout.size)
 
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
-        """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
+        """Add an update to the model, weighted for its staleness; filter it first in a run without validators.
+
+        With a buffer, put it there; the update that fills the buffer changes the model.
+        """
+        if self.buffer is not None:
+            return self._buffered(entry, self.buffer, staleness, alpha)
         rejections: list[Record] = []
         if entry.kind is EntryKind.UPDATE:
             entry, rejections = self._filtered(entry, alpha)
@@ -229,6 +241,26 @@ class AsyncShard:
         self.sent.changed()
         norms = {} if self.stepper is None else self.stepper.turn()
         return Applied(entry.mask, weight, rejections, norms)
+
+    def _buffered(self, entry: LogEntry, buffer: UpdateBuffer, staleness: int, alpha: float) -> Applied:
+        """Put an update into the buffer; if that is full, add what the rule makes of it, multiplied by alpha."""
+        assert entry.mask is not None, "an update of the log has blocks"
+        factor, fields = self._staleness.weight(staleness), {"blocks": int(entry.mask.sum())}
+        buffer.put(entry, factor)
+        if not buffer.full:
+            return Applied(None, factor, [], {**fields, "buffered": len(buffer)})
+        found, rejections = buffer.combine(self._whole)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if alpha != 1.0:
+                self._whole *= np.float32(alpha)
+            if self.stepper is None:
+                np.add(self.model, self._whole, out=self.model)
+                self.finite = self.finite and finite(self.model)
+            else:
+                self._step(self.stepper)
+        self.sent.changed()
+        stepped = {} if self.stepper is None else self.stepper.turn()
+        return Applied(None, factor, rejections, {**fields, "buffered": 0, **found, **stepped})
 
     def _filtered(self, entry: LogEntry, alpha: float) -> tuple[LogEntry, list[Record]]:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""

@@ -25,7 +25,6 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
 from hpcps.roles.weights import ALIKE, UpdateWeights
-from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer
@@ -46,9 +45,9 @@ class AsyncValidator(TrainingRole):
         super().__init__(peer, run, trainer, resources)
         self._settings = run.asynchronous
         self._accumulates = run.asynchronous.absent == "accumulate"
-        rule = run.validation.rule
-        assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._rule = rule
+        rule = self._rule = run.filter
+        if run.buffered:  # the servers weigh and scale what is in their buffer
+            weights = ALIKE
         self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer), resources.local, weights)
         self._whole = Partition.of(trainer.layout, (0, trainer.layout.size))
         self._decoder = UpdateDecoder.of(run, trainer.layout)
@@ -216,7 +215,7 @@ class AsyncValidator(TrainingRole):
             yield from self._handled()
         else:
             self._training.on(Trigger.UPDATES_COMPLETE)
-            alpha = self._settings.alpha_in(self._decay_epoch)
+            alpha = 1.0 if self._run.buffered else self._settings.alpha_in(self._decay_epoch)
             work = partial(self._filter, entry, alpha, self._reference, self._loss)
             yield Compute("combine", work, elements=self._trainer.layout.size)
 

@@ -15,7 +15,6 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_WORKER, Trigger
 from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
-from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.schedule import learning_rate, schedule_of
@@ -37,9 +36,7 @@ class AsyncWorker(Worker):
         super().__init__(peer, run, trainer, resources, combiners)
         self._log = LogClient(run, trainer.layout, self._training)
         self._adversary = AdversaryClient(peer, run, self._packer)
-        rule = run.validation.rule
-        assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None
+        self._schedule = schedule_of(run, peer.role, peer.index) if run.filter.compares_with else None
         self._rate = 0.0
 
     def handle(self, event: Event) -> Iterator[Effect]:

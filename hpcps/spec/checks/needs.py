@@ -18,6 +18,7 @@ from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 
 KIND, RULE, ATTACK = ("transport", "kind"), ("validation", "rule"), ("attack", "kind")
+BUFFER = ("asynchronous", "buffer")
 QUORUM, OPTIMIZER = ("train", "quorum"), ("server", "optimizer")
 STEPS, GLOBAL_LR, BATCHNORM = ("train", "local_steps"), ("train", "global_lr"), ("validation", "batchnorm")
 
@@ -80,6 +81,7 @@ def unmet(run: Run) -> Iterator[Problem]:
         _policy,
         _quorum,
         _survive,
+        _buffer,
         _rule,
         _weights,
         _attack,
@@ -291,8 +293,9 @@ def _survive_validators(run: Run) -> Iterator[Need]:
 def _rule(run: Run) -> Iterator[Need]:
     rule, mode, topology = run.validation.rule, run.train.mode, run.topology
     able = ", ".join(name for name, other in active().of("rules").usable().items() if other.mode == mode)
-    message = f"{rule.kind} is for train.mode = {quote(rule.mode)}, but the mode is {quote(mode)}: use one of {able}"
-    yield Need(RULE, {"sync": "rounds", "async": "asynchrony"}[rule.mode], message)
+    if not run.buffered:
+        message = f"{rule.kind} is for train.mode = {quote(rule.mode)}, but the mode is {quote(mode)}"
+        yield Need(RULE, {"sync": "rounds", "async": "asynchrony"}[rule.mode], f"{message}: use one of {able}")
     reasons = {"reference": "compares updates with a validator's own", "loss": "measures losses on a validator's data"}
     if found := [reason for need, reason in reasons.items() if need in rule.requires]:
         message = f"{rule.kind} {' and '.join(found)}, but topology.validators = 0"
@@ -301,6 +304,29 @@ def _rule(run: Run) -> Iterator[Need]:
         message = f"{rule.title} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
         message += "servers gets only a part of them: use a validator, or one server"
         yield Need(RULE, "whole updates", message)
+
+
+def _buffer(run: Run) -> Iterator[Need]:
+    rule, servers, settings = run.validation.rule, run.topology.servers, run.asynchronous
+    if "staleness" in settings.model_fields_set and settings.buffer is None:
+        message = "has an effect only with buffer: set that, or leave it out; fed_async has a key of the same name"
+        yield Need(("asynchronous", "staleness"), "", message, (BUFFER,))
+    if not run.buffered:
+        return
+    yield Need(BUFFER, "messages", "the single-process baseline combines no updates: leave it out")
+    if rule.mode == "async":
+        others = active().of("rules").usable().items()
+        able = ", ".join(
+            name for name, other in others if other.mode == "sync" and not {"reference", "loss"} & other.needs
+        )
+        message = f"{rule.kind} decides on one update, and asynchronous.buffer collects several: use one of {able}"
+        yield Need(RULE, "", message, (BUFFER,))
+    elif rule.requires & {"reference", "loss"}:
+        message = f"with asynchronous.buffer the servers combine, and {rule.title} needs a validator's own data: use "
+        yield Need(RULE, "", f"{message}another rule", (BUFFER,))
+    elif rule.scope == "vector" and servers > 1:
+        message = f"{rule.title} sees whole updates, but with asynchronous.buffer each of the {servers} servers "
+        yield Need(RULE, "", f"{message}combines only a part of them: use one server", (BUFFER, SERVERS))
 
 
 def _weights(run: Run) -> Iterator[Need]:
@@ -313,7 +339,7 @@ def _weights(run: Run) -> Iterator[Need]:
     if reason := rule.refused_weights():
         kind = "preaggregators" if rule.weighted else "rules"
         others = [(name, other) for name, other in active().of(kind).usable().items() if other.weighted]
-        able = ", ".join(name for name, other in others if getattr(other, "mode", run.train.mode) == run.train.mode)
+        able = ", ".join(name for name, other in others if getattr(other, "mode", run.rule_mode) == run.rule_mode)
         yield Need(path, "", f"{reason}: leave it out, or use one of {able}", (RULE,))
     if isinstance(weights, tuple) and len(weights) != topology.workers:
         message = f"has {len(weights)} numbers for {topology.workers} workers: use one for each worker"
@@ -348,9 +374,9 @@ def _attack(run: Run) -> Iterator[Need]:
     elif isinstance(attack, (Nan, Infinite)):
         message = f"{how} each worker screens its own update, so {attack.kind} would do nothing: use another attack"
         yield Need(ATTACK, "servers", message)
-    if "rule" not in attack.needs or rule.mode != run.train.mode:
+    if "rule" not in attack.needs or rule.mode != run.rule_mode:
         return
-    message = "tries the rule on several updates, but an asynchronous rule decides on one at a time"
+    message = "tries the rule on the updates of a round, but asynchronous updates come one at a time"
     message = f'{attack.kind} {message}: use train.mode = "sync", or another attack'
     yield Need(ATTACK, "rounds", message, (RULE, MODE))
     secret = {"reference": "a validator's own update", "loss": "losses on a validator's data"}

@@ -41,8 +41,8 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
     """Combiners differ by at most one worker; the rule must be able to combine the updates of all of them."""
     topology = run.topology
     combiners = max(topology.validators, 1)
-    for members in run.shares:
-        count = run.updates_needed(members)
+    for members in run.combined_at_once:
+        count = members if run.buffered else run.updates_needed(members)
         whose = f"of each of the {combiners} validators" if combiners > 1 else "of the combiner"
         if topology.workers % combiners:
             whose = f"of some of the {combiners} validators"
@@ -52,6 +52,10 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
                 reason = rule.refusal(count) if isinstance(rule, Rule) else ""
         except SpecError as error:
             yield Problem(("validation", "rule"), str(error))
+            return
+        if reason and run.buffered:
+            message = f"{reason}, which are those of the buffer: use a larger one, or another rule or f"
+            yield Problem(("validation", "rule"), message, (("validation", "rule", "f"), ("asynchronous", "buffer")))
             return
         if reason:
             yield Problem(
