@@ -5,7 +5,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
@@ -63,10 +63,10 @@ def settings(chance: random.Random, *, validators_too: bool) -> dict[str, Any]:
     return keys
 
 
-def disturb(pid: int, chance: random.Random) -> None:
+def disturb(pid: int, there: Mapping[int, str], chance: random.Random) -> None:
     """Kill a process, or its guard; or stop both for some time, after which it may count as lost although it lives."""
     way, guard = chance.random(), parent(pid)
-    if way < 0.7:
+    if way < 0.7 or "guard.py" not in there.get(guard, ""):  # one that has just started has the starter as its parent
         os.kill(pid, signal.SIGKILL)
     elif way < 0.85:
         os.kill(guard, signal.SIGKILL)
@@ -89,10 +89,10 @@ def kill(play: Play, chance: random.Random, seconds: float, pauses: tuple[float,
     spared = set() if "validator" in roles or play.lines("validator-0") else {play.pid("worker-0")}
     found = re.compile(rf"hpcps\.execution .* ({roles}) *$")
     while play.process.poll() is None and time.monotonic() < until:
-        there = {pid for pid, command in play.left().items() if found.search(command)}
-        if others := sorted(there - spared):
+        there = play.left()
+        if others := sorted({pid for pid, command in there.items() if found.search(command)} - spared):
             with suppress(ProcessLookupError, FileNotFoundError):
-                disturb(chance.choice(others), chance)
+                disturb(chance.choice(others), there, chance)
                 killed += 1
         time.sleep(chance.uniform(*pauses))
     return killed

@@ -236,6 +236,39 @@ def test_replacements_of_a_worker_and_of_its_validator_find_each_other(company):
     worker.abandon()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nobody_counts_on_a_validator_before_the_workers_know_it(company, replaced):
+    """A worker, or the replacement of one, that hears of the validator's replacement later than the others."""
+    everyone, group = company(lost=frozenset({0, 1}))
+    group.all(lambda rank: everyone[rank].begin())
+    worker, server = everyone[0], everyone[2].transport
+    if replaced:
+        worker.abandon()
+        until_told(server, ("Lost", A, 0))
+        worker = group.join(0, incarnation=1)
+        until_told(server, ("Replaced", A, 1))
+    members, held = worker._node._members, []
+    take_list = members.take_list
+    members.take_list = lambda sender, control: held.append((sender, control)) or ()
+    everyone[1].abandon()
+    until_told(server, ("Lost", B, 0))
+    joining = group.pool.submit(group.join, 1, 1)
+    within(30, lambda: held, "the list at the worker")
+    time.sleep(0.5)
+    assert not joining.done()
+    assert server.receive() is None, "the server knows it, and is not told yet"
+    members.take_list = take_list
+    worker._node.post(lambda: [worker._observe(node) for node in take_list(*held[0])])
+    validator = joining.result(30)
+    until_told(server, ("Replaced", B, 1))
+    worker.transport.send(B, Envelope(A, "run", Credit(round=2, partitions=1)))
+    if replaced:
+        until_told(validator.transport, ("Replaced", A, 1))
+    assert next_arrival(validator.transport).envelope.message.round == 2
+    for each in (validator, worker):
+        each.abandon()
+
+
 @pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)

@@ -207,7 +207,9 @@ class PsliteProcessGroup(ProcessGroup):
         self._texts = Texts(process.launch, self._ids) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
         self._incarnations: Counter[int] = Counter()
-        self._greeted: dict[int, int] = {}
+        self._early: list[
+            tuple[int, int, int]
+        ] = []  # greetings of replacements of which the scheduler has not told yet
         named = list(zip(self._ids, self._world, strict=True))
         me, mine = process.world[process.rank], self._ids[process.rank]
         # Those that are told that this replacement is ready, and those that do not know it yet.
@@ -215,7 +217,7 @@ class PsliteProcessGroup(ProcessGroup):
         senders = {*self._ids} - {SCHEDULER_ID, mine} if me.role == "validator" else {*self._combining}
         self._unwelcome = senders if process.incarnation else set()
         self._welcome = Event()
-        self._left = self._over = self._unneeded = False
+        self._greets = self._left = self._over = self._unneeded = False
         self._turn = self._awaited = 0
         self._collected: Everyone | None = None
         self._complete = Event()
@@ -305,8 +307,12 @@ class PsliteProcessGroup(ProcessGroup):
         self._over = self._turn == OVER
         if self._over:
             return
-        self._node.post(lambda: self._tell(self._unwelcome, HELLO))
+        self._node.post(self._say_hello)
         self._wait(self._welcome)
+
+    def _say_hello(self) -> None:
+        self._greets = True
+        self._tell(self._unwelcome, HELLO)
 
     def _tell(self, nodes: Iterable[int], head: int) -> None:
         """Send nodes the number of this replacement, in the receiving thread."""
@@ -314,10 +320,7 @@ class PsliteProcessGroup(ProcessGroup):
             self._node.send(id_, replace(self._meta(head), body=_INCARNATION.pack(self.incarnation)))
 
     def _known_by(self, node: int) -> None:
-        """Note, in the receiving thread, that a node knows this replacement, or is lost; be ready if it is the last.
-
-        The replacement of a lost node finds this one in the list of the scheduler.
-        """
+        """Note, in the receiving thread, that a node knows this replacement, or is lost; be ready if it is the last."""
         if node in self._unwelcome:
             self._unwelcome.discard(node)
             if not self._unwelcome:
@@ -377,7 +380,8 @@ class PsliteProcessGroup(ProcessGroup):
                 self._send_all(self._texts.lose(rank))
             return
         peer = self._world[rank]
-        self._known_by(node.id)
+        if isinstance(change, NodeDeath) or self._greets:  # a later replacement finds this one in its list of nodes
+            self._known_by(node.id)
         if isinstance(change, NodeDeath):
             self._transport.lose(Lost(peer, change.why, change.since), tell=self._decides)
             return
@@ -387,13 +391,14 @@ class PsliteProcessGroup(ProcessGroup):
         if node.id in self._combining and self._welcome.is_set():
             self._tell([node.id], READY)
         self._incarnations[node.id] = change.incarnation
-        if self._greeted.pop(node.id, 0) == change.incarnation:
-            self._greet(node.id, HELLO, change.incarnation)
+        early, self._early = self._early, []
+        for greeting in early:
+            self._greet(*greeting)
 
     def _greet(self, sender: int, head: int, incarnation: int) -> None:
         """Answer a replacement, or note its answers, in the receiving thread."""
-        if head == HELLO and self._incarnations[sender] < incarnation:
-            self._greeted[sender] = incarnation  # the scheduler has not told of it yet
+        if head in (HELLO, READY) and self._incarnations[sender] < incarnation:
+            self._early.append((sender, head, incarnation))
         elif head == HELLO:
             self._node.send(sender, replace(self._meta(WELCOME), body=_INCARNATION.pack(incarnation)))
         elif head == WELCOME and incarnation == self.incarnation:
