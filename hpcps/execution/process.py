@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -177,11 +177,17 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
     except Exception as error:
         context.report(None, "start", error)
         raise RunError(context.failed(None, "start", error)) from error
-    driver = _perform(role, context, part, attempt, stop, group, None, None, buffers, None)
-    if driver is None:
-        return 1
-    group.settle()
-    return int(_end(context, driver, group, time.monotonic()) == "failed")
+    with TrackingProcess() as tracking, _tracked(tracking, context):
+        driver = _perform(role, context, part, attempt, stop, group, None, None, buffers, None)
+        if driver is None:
+            return 1
+        group.settle()
+        return int(_end(context, driver, group, time.monotonic()) == "failed")
+
+
+def _tracked(tracking: TrackingProcess, context: ProcessContext) -> AbstractContextManager[None]:
+    """Have the trackers of the run follow its records during a context, in the process of the coordinator."""
+    return tracking.of(context.run, context.directory) if _is_coordinator(context) else nullcontext()
 
 
 def _coordinator(plan: Plan) -> Rank:
@@ -246,7 +252,7 @@ def _execute_run(
         context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - (part.elapsed if part else 0.0)
     driver = None
-    with tracking.of(context.run, context.directory) if _is_coordinator(context) else nullcontext():
+    with _tracked(tracking, context):
         with tracing(context, clocks) as tracer:
             group.begin()
             if role is not None:

@@ -110,7 +110,7 @@ class RoleDriver:
         self._stopwatch = stopwatch or Stopwatch()
         self._account = Account(record, transport.traffic, self._stopwatch, [] if ordered else None)
         self._tracer = tracer
-        self._background = background
+        self._background, self._ordered = background, ordered
         self._finished: Computed | None = None
         self._failed_round: int | None = None
         self._checksums: dict[str, str] = {}
@@ -155,7 +155,10 @@ class RoleDriver:
         start = 0.0 if tracer is None else tracer.clock()
         self._between, self._resting = "wait", False
         self._ask_whether_to_stop()
-        event: Event | None = self._background_result() or (self._queue.popleft() if self._queue else None)
+        # A record that states the order of events from outside says nothing of the role's own computations between
+        # them: so these come first, also in a replay.
+        own = self._ordered and self._queue
+        event = (None if own else self._background_result()) or (self._queue.popleft() if self._queue else None)
         if event is None:
             self.phase = "exchange"
             event = self._next()

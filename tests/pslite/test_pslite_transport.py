@@ -201,6 +201,74 @@ def test_nobody_counts_on_a_replacement_before_all_know_it(company, announced):
     new.abandon()
 
 
+def until_told(transport, told):
+    """Return what a role is told until it is told this."""
+    found = [next_arrival(transport)]
+    while (type(found[-1]).__name__, found[-1].peer, getattr(found[-1], "incarnation", 0)) != told:
+        found.append(next_arrival(transport))
+    return found
+
+
+def test_replacements_of_a_worker_and_of_its_validator_find_each_other(company):
+    everyone, group = company(lost=frozenset({0, 1}))
+    group.all(lambda rank: everyone[rank].begin())
+    server = everyone[2].transport
+    for rank in (1, 0):
+        everyone[rank].abandon()
+        until_told(server, ("Lost", WORLD[rank], 0))
+    worker = group.join(0, incarnation=1)
+    until_told(server, ("Replaced", A, 1))
+    for number in (1, 2):  # the second one finds a worker that has been there for longer than its predecessor
+        server.send(B, Envelope(S, "run", Credit(round=number, partitions=1)))
+        validator = group.join(1, incarnation=number)
+        until_told(server, ("Replaced", B, number))
+        until_told(validator.transport, ("Replaced", A, 1))
+        until_told(worker.transport, ("Replaced", B, number))
+        worker.transport.send(B, Envelope(A, "run", Credit(round=number, partitions=1)))
+        first = next_arrival(validator.transport)
+        assert (first.source, first.envelope.message.round, first.skipped) == (A, number, number - 1)
+        validator.transport.send(A, Envelope(B, "run", Credit(round=number, partitions=1)))
+        assert next_arrival(worker.transport).envelope.message.round == number
+        server.send(B, Envelope(S, "run", Credit(round=number, partitions=1)))
+        assert next_arrival(validator.transport).skipped == 2 * number - 1
+        validator.abandon()
+        until_told(server, ("Lost", B, 0))
+    worker.abandon()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nobody_counts_on_a_validator_before_the_workers_know_it(company, replaced):
+    """A worker, or the replacement of one, that hears of the validator's replacement later than the others."""
+    everyone, group = company(lost=frozenset({0, 1}))
+    group.all(lambda rank: everyone[rank].begin())
+    worker, server = everyone[0], everyone[2].transport
+    if replaced:
+        worker.abandon()
+        until_told(server, ("Lost", A, 0))
+        worker = group.join(0, incarnation=1)
+        until_told(server, ("Replaced", A, 1))
+    members, held = worker._node._members, []
+    take_list = members.take_list
+    members.take_list = lambda sender, control: held.append((sender, control)) or ()
+    everyone[1].abandon()
+    until_told(server, ("Lost", B, 0))
+    joining = group.pool.submit(group.join, 1, 1)
+    within(30, lambda: held, "the list at the worker")
+    time.sleep(0.5)
+    assert not joining.done()
+    assert server.receive() is None, "the server knows it, and is not told yet"
+    members.take_list = take_list
+    worker._node.post(lambda: [worker._observe(node) for node in take_list(*held[0])])
+    validator = joining.result(30)
+    until_told(server, ("Replaced", B, 1))
+    worker.transport.send(B, Envelope(A, "run", Credit(round=2, partitions=1)))
+    if replaced:
+        until_told(validator.transport, ("Replaced", A, 1))
+    assert next_arrival(validator.transport).envelope.message.round == 2
+    for each in (validator, worker):
+        each.abandon()
+
+
 @pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
@@ -228,20 +296,22 @@ def test_a_stranger_is_not_counted():
 
 
 def test_texts_do_not_wait_for_a_lost_process_but_for_its_replacement():
-    texts = Texts("launch", (1, 9, 11))
+    texts = Texts("launch", (1, 8, 11, 9))
     joins = Text(JOINS, 2, "launch", "")
-    texts.add(1, Text(0, 0, "launch", "a"))
-    texts.add(9, Text(0, 1, "launch", "b"))
-    assert texts.lose(2) == [Everyone(0, ("a", "b", ""))]
+    for rank, id_ in enumerate((1, 8)):
+        texts.add(id_, Text(0, rank, "launch", "ab"[rank]))
+    texts.add(9, Text(0, 3, "launch", "d"))
+    assert texts.lose(2) == [Everyone(0, ("a", "b", "", "d"))]
     assert texts.join(11, joins) == ("", None), "before the run it waits"
     texts.begin()
     texts.add(1, Text(1, 0, "launch", "a"))  # the scheduler, which has no role
+    texts.add(9, Text(1, 3, "launch", "d"))  # a worker, while the last model is evaluated
     assert texts.join(11, joins) == ("", Everyone(1, ()))
     assert "node 9 claims" in texts.join(9, joins)[0]
     assert texts.unneeded() == []
-    assert texts.add(9, Text(1, 1, "launch", "b")) == ("", [])
+    assert texts.add(8, Text(1, 1, "launch", "b")) == ("", [])
     assert texts.unneeded() == [2]
-    assert texts.add(11, Text(1, 2, "launch", "c")) == ("", [Everyone(1, ("a", "b", "c"))])
+    assert texts.add(11, Text(1, 2, "launch", "c")) == ("", [Everyone(1, ("a", "b", "c", "d"))])
     assert texts.unneeded() == []
     assert texts.lose(2) == []
     assert texts.join(11, joins) == ("", Everyone(OVER, ())), "the others have finished the run"

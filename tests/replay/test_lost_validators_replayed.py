@@ -3,7 +3,18 @@
 import pytest
 from executed import run_here
 from recorded import replayed
-from survive.test_lost_validators import random_run
+from survive.test_lost_validators import random_run, run_of
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.3, 0.4])
+def test_an_evaluation_that_ends_between_two_messages_is_replayed(seconds, tmp_path):
+    """The servers hear of it before the combined update of a round, or after it."""
+    latency = {"latency": 0.1}
+    costs = {"evaluate": seconds, "step": {"kind": "uniform", "low": 0.01, "high": 0.1}}
+    run = run_of(validators=1, simulation={**costs, "local": latency, "remote": latency})
+    directory = run_here(run, tmp_path / "run")
+    result, _ = replayed(directory, tmp_path / "replay")
+    assert result.difference is None, result.difference
 
 
 @pytest.mark.sample(1, 6)

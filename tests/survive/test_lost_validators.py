@@ -92,6 +92,27 @@ def test_the_only_validator_is_replaced(moment, servers, tmp_path):
     assert RunDirectory(tmp_path).done
 
 
+def test_a_combined_update_counts_only_if_all_servers_have_it(tmp_path):
+    """Validator 1 fails after it has sent its update to server 0, and before it sends it to server 1."""
+    failure = {"process": "validator-1", "at": [1.15], "repair": 0.3}
+    run = run_of(failure, servers=2, simulation={"messages": {"send": 0.1}}, train={"epochs": 1})
+    run_here(run, tmp_path)
+    (lost,) = lines(tmp_path, "server-0", "lost")
+    assert lost["order"][-2:] == ["validator-1", "lost validator-1"]
+    assert not lost["counted"]
+    assert_consistent(run, tmp_path)
+
+
+@pytest.mark.parametrize("after", [0.06, 0.12, 0.2])
+def test_a_server_that_gets_no_initial_model_of_several_validators_gets_it(after, tmp_path):
+    """The first one gives it to server 0 only, and the next one fails before it gives it to server 1."""
+    failure = {"process": "validator-0", "at": [0.07, 0.07 + after], "noticed": 0.01, "repair": 0.01}
+    run = run_of(failure, validators=1, servers=2, simulation={"messages": {"send": 0.04}})
+    run_here(run, tmp_path)
+    assert_consistent(run, tmp_path)
+    assert [line["process"] for line in lines(tmp_path, "server-0", "lost")] == ["validator-0"] * 2
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_the_workers_of_a_validator_that_is_lost_in_the_last_round_get_the_last_model(slow, tmp_path):
     """The slow one trains until 9 s, and the others until 8.6 s."""
@@ -222,8 +243,10 @@ def test_check_says_what_a_file_survives(tmp_path, capsys):
     assert "; others serve the workers of a lost validator; any other lost process ends" in capsys.readouterr().out
     assert main(["check", str(file), "--set", "topology.validators=1"]) == 0
     assert "; all wait for the replacement of a lost validator; any" in capsys.readouterr().out
-    assert main(["check", str(file), "--set", "transport.kind=pslite"]) == 2
-    assert "only a simulated run survives the loss of a validator: leave it out" in capsys.readouterr().err
+    assert main(["check", str(file), "--set", "transport.kind=pslite"]) == 0
+    assert "; others serve the workers of a lost validator; any" in capsys.readouterr().out
+    assert main(["check", str(file), "--set", "transport.kind=mpi"]) == 2
+    assert "over it a run does not survive the loss of a worker: use one of" in capsys.readouterr().err
 
 
 def test_workers_of_lost_validators_are_spread():

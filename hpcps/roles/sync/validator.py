@@ -76,6 +76,7 @@ class SyncValidator(TrainingRole):
     def restore(self, state: State) -> None:
         if "lost" in state.facts:  # it has no part of the checkpoint
             self.take_place(TakePart(round=state.facts["round"], incarnation=0, evaluated=state.facts["lost"]))
+            self._presents = False  # the servers have their parts of the checkpoint
         else:
             super().restore(state)
         self._collector.begin(self.round, self._roster.share(self.peer))
@@ -88,8 +89,9 @@ class SyncValidator(TrainingRole):
         trainer, train = self._trainer, self._run.train
         if not part.round:
             return  # the servers have no model yet
-        # A server may not have the initial model, as the lost coordinator may have sent it to some only.
-        self._presents = self._training.is_coordinator and part.round == 1
+        # Servers may lack the initial model: a coordinator that was lost has sent it to some only, and rounds may have
+        # closed since on server 0, without an update.
+        self._presents = self._training.is_coordinator
         if self._presents and self.steps_before_model:
             trainer.train(self.steps_before_model)
         done = part.round * train.steps_per_round

@@ -284,7 +284,6 @@ def _survive_validators(run: Run) -> Iterator[Need]:
     yield Need(path, "survivors", "needs workers = true, too: set that, or leave it out")
     yield Need(path, "validators", "there are none: use a validator, or leave it out")
     yield Need(path, "rounds", "an asynchronous run does not survive the loss of a validator: leave it out")
-    yield Need(path, "one process", "only a simulated run survives the loss of a validator: leave it out")
     if run.topology.evaluators:
         message = "the evaluator answers the process that has sent it a model, not a replacement: use evaluators = 0"
         yield Need(path, "", message, (("topology", "evaluators"),))

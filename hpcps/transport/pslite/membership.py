@@ -304,7 +304,7 @@ class KnownNodes:
             self._probes[id_] = probe, now
 
     def take_list(self, sender: int | None, control: Control) -> Sequence[NodeInfo]:
-        """Take a list of nodes from the scheduler; return those that have replaced others.
+        """Take a list of nodes from the scheduler; return those in it that have replaced others.
 
         Raises:
             LaunchError: it is the first one, and does not fit the settings of this node.
@@ -321,9 +321,8 @@ class KnownNodes:
             self.dropped.drop("unexpected", reason)
         else:
             self.deaths.alive(SCHEDULER_ID)
-            new = [node for node in control.nodes if node.id in self.nodes and node.id != self.id]
             self.connect(control.nodes)
-            return new
+            return [node for node in control.nodes if node.is_recovery and node.id != self.id]
         return ()
 
 

@@ -6,7 +6,7 @@ import json
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import Event, Lock
 from typing import NamedTuple
@@ -76,6 +76,8 @@ class Everyone(NamedTuple):
 JOINS, OVER = -1, -2
 """As `turn`: a replacement joins; it is too late."""
 
+_SERVER_0_ID = id_of(NodeRole.SERVER, SERVER_0.index)
+
 
 class Texts:
     """The texts that the scheduler has collected; any thread may add one.
@@ -137,11 +139,14 @@ class Texts:
             return sorted(self._late) if self._ends() else []
 
     def _ends(self) -> bool:
-        """Return whether a process with a role has finished the run; the scheduler waits from the beginning."""
+        """Return whether server 0 has finished the run: until then it may need a replacement.
+
+        Others finish before it: workers do while the last model is evaluated.
+        """
         if self._run_ends_with is None:
             return False
         last = self._turns.get(self._next, {})
-        return self._next > self._run_ends_with or any(self._ids[rank] != SCHEDULER_ID for rank in last)
+        return self._next > self._run_ends_with or any(self._ids[rank] == _SERVER_0_ID for rank in last)
 
     def _problem(self, node: int, sent: Text) -> str:
         if sent.launch != self._launch or not 0 <= sent.rank < len(self._ids):
@@ -164,9 +169,9 @@ TEXT, EVERYONE, UNNEEDED = 2, 3, 4
 the run and a replacement that takes no part yet may do so, too."""
 
 HELLO, WELCOME, READY = 5, 6, 7
-"""As `head`: a replacement asks each server and validator whether it knows it; it does; all of them do. The body is the
-number of the replacement. Those who decide on rounds count on a replacement only then: a server that hears of it later
-than others would send its model to the lost process."""
+"""As `head`: a replacement asks those that send it messages whether they know it; it is known; all of them know it. The
+body is the number of the replacement. Those who decide on rounds count on a replacement only then: a server that hears
+of it later than others would send its model to the lost process, and so would a worker with its update."""
 
 _INCARNATION = struct.Struct("<I")
 
@@ -202,12 +207,17 @@ class PsliteProcessGroup(ProcessGroup):
         self._texts = Texts(process.launch, self._ids) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
         self._incarnations: Counter[int] = Counter()
-        self._greeted: dict[int, int] = {}
-        self._unwelcome = {
-            id_ for id_, peer in zip(self._ids, self._world, strict=True) if peer.role in ("server", "validator")
-        }
+        self._early: list[
+            tuple[int, int, int]
+        ] = []  # greetings of replacements of which the scheduler has not told yet
+        named = list(zip(self._ids, self._world, strict=True))
+        me, mine = process.world[process.rank], self._ids[process.rank]
+        # Those that are told that this replacement is ready, and those that do not know it yet.
+        self._combining = {id_ for id_, peer in named if peer.role in ("server", "validator") and id_ != mine}
+        senders = {*self._ids} - {SCHEDULER_ID, mine} if me.role == "validator" else {*self._combining}
+        self._unwelcome = senders if process.incarnation else set()
         self._welcome = Event()
-        self._left = self._over = self._unneeded = False
+        self._greets = self._left = self._over = self._unneeded = False
         self._turn = self._awaited = 0
         self._collected: Everyone | None = None
         self._complete = Event()
@@ -220,7 +230,7 @@ class PsliteProcessGroup(ProcessGroup):
             silence=process.silence if self._replaceable else 0.0,
         )
         self._node = Node(settings, self._deliver, mesh=True, announce=announce, observe=self._observe)
-        roles = {peer: id_ for peer, id_ in zip(self._world, self._ids, strict=True) if id_ != SCHEDULER_ID}
+        roles = {peer: id_ for id_, peer in named if id_ != SCHEDULER_ID}
         # Before the node starts: others send to a replacement as soon as they know it.
         self._transport = PsliteTransport(self._node, roles, self._check_peers, self.incarnation)
         self._node.start()
@@ -292,20 +302,30 @@ class PsliteProcessGroup(ProcessGroup):
         return everyone
 
     def _join(self) -> None:
-        """Join the others in the run, as a replacement, once all servers and validators know it."""
+        """Join the others in the run, as a replacement, once all that send it messages know it."""
         self._turn = self._ask(JOINS, "").turn
         self._over = self._turn == OVER
         if self._over:
             return
-        those = sorted(self._unwelcome)
-        self._tell(those, HELLO)
+        self._node.post(self._say_hello)
         self._wait(self._welcome)
-        self._tell(those, READY)
 
-    def _tell(self, nodes: Sequence[int], head: int) -> None:
-        """Send nodes the number of this replacement."""
-        for id_ in nodes:
+    def _say_hello(self) -> None:
+        self._greets = True
+        self._tell(self._unwelcome, HELLO)
+
+    def _tell(self, nodes: Iterable[int], head: int) -> None:
+        """Send nodes the number of this replacement, in the receiving thread."""
+        for id_ in sorted(nodes):
             self._node.send(id_, replace(self._meta(head), body=_INCARNATION.pack(self.incarnation)))
+
+    def _known_by(self, node: int) -> None:
+        """Note, in the receiving thread, that a node knows this replacement, or is lost; be ready if it is the last."""
+        if node in self._unwelcome:
+            self._unwelcome.discard(node)
+            if not self._unwelcome:
+                self._tell(self._combining, READY)
+                self._welcome.set()
 
     def _ask(self, turn: int, text: str) -> Everyone:
         """Send a text to the scheduler, and wait for its answer."""
@@ -360,26 +380,29 @@ class PsliteProcessGroup(ProcessGroup):
                 self._send_all(self._texts.lose(rank))
             return
         peer = self._world[rank]
+        if isinstance(change, NodeDeath) or self._greets:  # a later replacement finds this one in its list of nodes
+            self._known_by(node.id)
         if isinstance(change, NodeDeath):
             self._transport.lose(Lost(peer, change.why, change.since), tell=self._decides)
             return
         self._transport.replace(peer, change.incarnation, tell=self._decides)
-        if self._world[self.rank].role == "server" and not self._decides:
+        if not self._decides and (self._world[self.rank].role == "server" or peer.role == "validator"):
             self._transport.tell(Replaced(peer, change.incarnation))
+        if node.id in self._combining and self._welcome.is_set():
+            self._tell([node.id], READY)
         self._incarnations[node.id] = change.incarnation
-        if self._greeted.pop(node.id, 0) == change.incarnation:
-            self._greet(node.id, HELLO, change.incarnation)
+        early, self._early = self._early, []
+        for greeting in early:
+            self._greet(*greeting)
 
     def _greet(self, sender: int, head: int, incarnation: int) -> None:
         """Answer a replacement, or note its answers, in the receiving thread."""
-        if head == HELLO and self._incarnations[sender] < incarnation:
-            self._greeted[sender] = incarnation  # the scheduler has not told of it yet
+        if head in (HELLO, READY) and self._incarnations[sender] < incarnation:
+            self._early.append((sender, head, incarnation))
         elif head == HELLO:
             self._node.send(sender, replace(self._meta(WELCOME), body=_INCARNATION.pack(incarnation)))
         elif head == WELCOME and incarnation == self.incarnation:
-            self._unwelcome.discard(sender)
-            if not self._unwelcome:
-                self._welcome.set()
+            self._known_by(sender)
         elif head == READY and self._decides and self._incarnations[sender] == incarnation:
             self._transport.tell(Replaced(self._world[self._ids.index(sender)], incarnation))
 
@@ -387,7 +410,8 @@ class PsliteProcessGroup(ProcessGroup):
     def _decides(self) -> bool:
         """Whether the role of this process is told of lost processes, and of replacements once all know them.
 
-        The other servers are told of a replacement as soon as the messages of its predecessor are dropped.
+        The other servers, and workers if it is a validator's, are told of a replacement as soon as the messages of its
+        predecessor are dropped.
         """
         me = self._world[self.rank]
         return me.role == "validator" or me == SERVER_0

@@ -48,9 +48,8 @@ class PsliteTransport(MessageTransport):
         self._peers = {id_: peer for peer, id_ in ids.items()}
         self.incarnation = incarnation
         self._incarnations: Counter[int] = Counter()
-        # How many messages of a sender went to a predecessor, until the first of this sender is received.
-        self._skipped: dict[int, int] = {}
-        self._inbox: deque[Delivery | Lost | Replaced] = deque()
+        # With the first message of a sender: how many went to a predecessor of this process.
+        self._inbox: deque[tuple[Delivery, int | None] | Lost | Replaced] = deque()
         self._gone: set[Peer] = set()
         self._arrived = Event()
         self._early: dict[int, dict[int, Delivery]] = {}
@@ -89,7 +88,7 @@ class PsliteTransport(MessageTransport):
             self._check()
             return None
         first = self._inbox.popleft()
-        return first if isinstance(first, (Lost, Replaced)) else self._open(first)
+        return first if isinstance(first, (Lost, Replaced)) else self._open(*first)
 
     def rest(self, seconds: float) -> None:
         """Sleep for `seconds`, or until a message arrives."""
@@ -110,8 +109,9 @@ class PsliteTransport(MessageTransport):
         if incarnation != self._incarnations[sender]:
             self._node.dropped.drop("unexpected", f"message {number} of a predecessor of node {sender}")
             return
+        skipped = None
         if self.incarnation and sender not in self._expected:
-            self._expected[sender] = self._skipped[sender] = number
+            self._expected[sender] = skipped = number
         early = self._early.setdefault(sender, {})
         if number < self._expected[sender] or number in early:
             self._node.dropped.drop("unexpected", f"message {number} of node {sender} has arrived before")
@@ -119,7 +119,8 @@ class PsliteTransport(MessageTransport):
         early[number] = delivery
         while (following := early.pop(self._expected[sender], None)) is not None:
             self._expected[sender] += 1
-            self._inbox.append(following)
+            self._inbox.append((following, skipped))
+            skipped = None
             self._arrived.set()
 
     def lose(self, event: Lost, *, tell: bool) -> None:
@@ -129,20 +130,25 @@ class PsliteTransport(MessageTransport):
             self.tell(event)
 
     def replace(self, peer: Peer, incarnation: int, *, tell: bool) -> None:
-        """Expect the messages of a replacement from the first one on, in the receiving thread."""
+        """Expect the messages of a replacement from the first one on, in the receiving thread.
+
+        If this process is a replacement itself, the other one may have sent some to its predecessor, as `accept` notes.
+        """
         if peer not in self._gone and tell:  # its predecessor was replaced as soon as it was dead
             self.tell(Lost(peer, "another process has replaced it", time.monotonic()))
         self._gone.discard(peer)
         id_ = self._ids[peer]
         self._early.pop(id_, None)
-        self._expected[id_], self._incarnations[id_] = 0, incarnation
+        if not self.incarnation or id_ in self._expected:
+            self._expected[id_] = 0
+        self._incarnations[id_] = incarnation
 
     def tell(self, event: Lost | Replaced) -> None:
         """Pass to the role what has become of another process."""
         self._inbox.append(event)
         self._arrived.set()
 
-    def _open(self, delivery: Delivery) -> Delivered | Malformed:
+    def _open(self, delivery: Delivery, skipped: int | None) -> Delivered | Malformed:
         source, frames = self._peers[delivery.sender], delivery.data
         self.received_from[delivery.sender] += 1
         self.traffic.received += sum(len(frame) for frame in frames)
@@ -150,7 +156,6 @@ class PsliteTransport(MessageTransport):
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessageError(f"{len(frames)} frames are not a header with or without a payload")
             payload = _floats(frames[1]) if len(frames) == 2 else None
-            skipped = self._skipped.pop(delivery.sender, None) if self.incarnation else None
             return Delivered(source, Envelope.decode(frames[0].tobytes(), payload), skipped)
         except MalformedMessageError as error:
             return Malformed(source, str(error))

@@ -1,0 +1,132 @@
+"""Runs over ps-lite that lose validators and go on; their replacements serve and evaluate, and a replay is equal."""
+
+import os
+import random
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+from fault_runs import Play, assert_quiet
+from running_processes import parent, within
+from test_killed_and_replayed import kill
+from test_lost_workers_live import SURVIVING, assert_stops_whole, lines, pid_of, until_replaced
+
+from hpcps.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
+VALIDATORS = (*SURVIVING, "--set", "survive.validators=true")
+TWO = (*VALIDATORS, "--set", "topology.validators=2", "--set", "topology.servers=2")
+PACED = '[{name="paced", workers=[0, 1, 2], seconds=0.05}]'
+
+
+def lost_validators(play: Play) -> list[str]:
+    return [line["process"] for line in lines(play, "lost") if str(line["process"]).startswith("validator")]
+
+
+def assert_evaluated_once(play: Play) -> None:
+    """Each epoch is evaluated, in order; the last one before a loss at most twice."""
+    epochs = [line["epoch"] for line in lines(play, "evaluation", "validator-0")]
+    assert epochs == sorted(epochs)
+    assert {*epochs} == {*range(1, max(epochs) + 1)}
+
+
+def assert_replayed(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    status = main(["replay", play.run.path.name, "--results", str(play.results)])
+    said = capsys.readouterr()
+    assert status == 0, f"{said.out}\n{said.err}"
+    assert " are equal, and the final model (" in said.out
+
+
+def test_another_validator_serves_until_the_replacement_does(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (*TWO, "--set", f"heterogeneity.classes={PACED}", "--set", "checkpoint.rounds=40")
+    play = start(*settings)
+    play.until("validator-1")
+    os.kill(pid_of(play, "validator-1"), signal.SIGKILL)
+    until_replaced(play, "validator-1")
+    (lost,), (replaced,) = lines(play, "lost"), lines(play, "replaced")
+    assert (lost["process"], lost["cause"]) == ("validator-1", "its connection has closed")
+    assert lost["ago"] < 5, "its connection says so at once"
+    assert replaced["process"] == "validator-1"
+    between = [line for line in lines(play, "round") if lost["round"] < line["round"] < replaced["first"]]
+    assert between
+    assert all(line["validators"] == [0] for line in between)
+    served = {line["round"]: line["participants"] for line in lines(play, "round", "validator-0")}
+    assert any(served[line["round"]] == [0, 1, 2] for line in between)
+    within(60, lambda: lines(play, "round")[-1]["validators"] == [0, 1], "validator 1 in a round")
+    assert re.search(r"validator-1 \(pid \d+\) on \S+ was killed by signal 9 \(SIGKILL\)", play.text)
+    assert "hpcps: validator-1 is replaced (1)" in play.text
+    # The one that evaluates is replaced, too.
+    evaluated = len(lines(play, "evaluation", "validator-0"))
+    os.kill(pid_of(play, "validator-0"), signal.SIGKILL)
+    until_replaced(play, "validator-0")
+    within(60, lambda: len(lines(play, "evaluation", "validator-0")) > evaluated + 1, "further evaluations")
+    assert_stops_whole(play)
+    assert_evaluated_once(play)
+    # What has lost a validator resumes like any other run.
+    again = start(*settings)
+    again.until(round=int(lines(play, "round")[-1]["round"]) + 5)
+    os.kill(pid_of(again, "validator-1"), signal.SIGKILL)
+    within(30, lambda: lost_validators(again), "a loss in the record")
+    assert_stops_whole(again)
+    capsys.readouterr()
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 2 attempts are equal" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_all_wait_for_the_replacement_of_the_only_validator(
+    servers: int, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play = start(*VALIDATORS, "--set", "topology.validators=1", "--set", f"topology.servers={servers}",
+                 "--set", "train.epochs=150")  # fmt: skip
+    play.until("validator-0")
+    os.kill(pid_of(play, "validator-0"), signal.SIGKILL)
+    until_replaced(play, "validator-0")
+    assert play.end(300) == 0, play.text
+    assert_quiet(play.text)
+    assert play.left() == {}
+    assert play.run.done
+    assert lost_validators(play) == ["validator-0"]
+    assert_evaluated_once(play)
+    assert_replayed(play, capsys)
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(5.0, 300), pytest.param(20.0, 1000, marks=pytest.mark.soak)])
+def test_validators_and_workers_that_are_killed_again_and_again(
+    seconds: float, epochs: int, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play = start(*TWO, "--set", "survive.after=2", "--set", f"train.epochs={epochs}")
+    play.until("validator-0")
+    assert kill(play, random.Random(7), seconds, (0.3, 1.5), "worker|validator") > 2
+    assert play.end(300) == 0, play.text
+    assert_quiet(play.text)
+    assert play.left() == {}
+    assert play.run.done
+    assert lines(play, "lost")
+    assert_evaluated_once(play)
+    assert_replayed(play, capsys)
+
+
+def test_a_validator_that_counts_as_lost_and_lives_ends_and_is_replaced(start: Callable[..., Play]) -> None:
+    """Its guard is stopped, too, so that only its silence is noticed; then both go on, and disturb nobody."""
+    play = start(*TWO, "--set", "survive.after=2")
+    play.until("validator-1")
+    stopped = pid_of(play, "validator-1")
+    guard = parent(stopped)
+    for pid in (guard, stopped):
+        os.kill(pid, signal.SIGSTOP)
+    within(60, lambda: lost_validators(play), "a loss in the record")
+    assert next(line["cause"] for line in lines(play, "lost")) == "it has sent nothing for 2 s"
+    since = lines(play, "round")[-1]["round"]
+    within(60, lambda: lines(play, "round")[-1]["round"] > since + 3, "further rounds")
+    for pid in (stopped, guard):
+        os.kill(pid, signal.SIGCONT)
+    until_replaced(play, "validator-1")
+    assert "was silent for so long that it counts as lost" in play.text
+    assert_stops_whole(play)
+    assert not lines(play, "rejected")
