@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs containers gpu-env figures gpu-figures mxnet-env frameworks trackers clouds oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs containers gpu-env figures gpu-figures mxnet-env frameworks trackers clouds oldest-torch unit-mxnet demo test test-all fast stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers byzfl-benchmark bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (90 minutes)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
 	@echo "make peers      compare the rules and attacks with those of libraries on PyPI (minutes, needs a network)"
+	@echo "make byzfl-benchmark  repeat ByzFL's sample benchmark with ByzFL and hpcps (HOURS=4; goes on when called again)"
 	@echo "make bench-simulation  measure the time per round of topologies on this machine, and predict it"
 	@echo "make clean      remove the environments and caches"
 
@@ -262,6 +263,11 @@ peers: $(VENV)/.ready
 # As root: the steps in a Debian of its own; otherwise only the check of the Dockerfile.
 containers: $(VENV)/.dev
 	@tests/containers.sh $(BIN)/python
+
+# Called again, it goes on. ARGUMENTS: such as --steps 800 --output FOLDER.
+byzfl-benchmark: HOURS ?= 4
+byzfl-benchmark: $(VENV)/.kernels
+	$(BIN)/python benchmarks/byzfl_benchmark.py --hours $(HOURS) $(ARGUMENTS)
 
 bench-simulation: $(VENV)/.ready
 	$(BIN)/python benchmarks/simulation.py

@@ -19,6 +19,9 @@ from hpcps.protocol.messages import Peer
 from hpcps.rules import Arrays, BaseRule, Context, Rule, combine_finite
 from hpcps.seeds import generator
 
+_TRIALS = 20
+"""How often an attack usually tries the rule in a round, for which kernels are worthwhile with smaller updates."""
+
 
 class AttackGroup:
     """What the adversary knows of the workers whose updates one combiner combines with each other.
@@ -77,7 +80,7 @@ class AttackGroup:
         self._rule = rule if isinstance(rule, Rule) and "rule" in attack.needs else None
         self._rule_state = RuleState(rule, seed, Peer(adversary.role, index))
         if self._rule is not None:
-            prepare(len(workers) * layout.size)
+            prepare(_TRIALS * len(workers) * layout.size)
 
     @property
     def present(self) -> tuple[int, ...]:
