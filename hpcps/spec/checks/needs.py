@@ -9,7 +9,7 @@ from hpcps.attacks import Infinite, Nan
 from hpcps.compression import Compressor
 from hpcps.optimizers import NoOptimizer
 from hpcps.registry import active
-from hpcps.rules import AsyncRule, Rule
+from hpcps.rules import AsyncRule, FoolsGold, Rule
 from hpcps.rules.coordinate_wise import Average, Mean
 from hpcps.spec.device_buffers import obstacle
 from hpcps.spec.locate import Path
@@ -191,6 +191,9 @@ def _quorum(run: Run) -> Iterator[Need]:
     yield Need(QUORUM, "rounds of fixed steps", f"{train.policy.kind if train.policy else ''} {message}local steps")
     message = f"{run.attack.kind} needs all honest updates of a round before its own, and a round with a quorum closes "
     yield Need(QUORUM, "own attacks", f"{message}without some of them: use another attack, or leave it out")
+    if isinstance(run.validation.rule, FoolsGold) and run.validation.rule.memory == "run":
+        message = "foolsgold adds up the updates of each worker, and a round with a quorum lacks some: use "
+        yield Need((*RULE, "memory"), "", f'{message}memory = "round"', (QUORUM,))
     if isinstance(train.quorum, int) and train.quorum > workers:
         yield Need(QUORUM, "", f"{train.quorum} of {workers} workers cannot answer: use at most {workers}", (WORKERS,))
     elif train.quorum != workers:
