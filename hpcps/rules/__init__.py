@@ -25,7 +25,7 @@ from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.coordinate_wise import Average, Meamed, Mean, Median, Phocas, Rlr, SignMajority, TrimmedMean
 from hpcps.rules.geometric_median import GeometricMedian
 from hpcps.rules.layers import Lasa
-from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Nnm, PreAggregator
+from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Foundation, Nnm, PreAggregator
 from hpcps.rules.selection import Aksel, Bulyan, Cge, Krum, Mda, Monna, MultiKrum, Smea
 from hpcps.rules.similarity import FoolsGold
 from hpcps.rules.spectral import Caf, Dnc
@@ -55,6 +55,7 @@ __all__ = [
     "Flame",
     "Fltrust",
     "FoolsGold",
+    "Foundation",
     "GeometricMedian",
     "Krum",
     "Lasa",

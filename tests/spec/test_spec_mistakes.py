@@ -519,12 +519,12 @@ BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
     ("more", "expected"),
     [
         (f"{BEFORE}[{{kind='arc'}},\n{{kind='nmm'}}]", '14: validation.rule.before[1].kind: unknown pre-aggregator '
-         '"nmm": did you mean "nnm"? choices: arc, bucketing, clipping, nnm'),
+         '"nmm": did you mean "nnm"? choices: arc, bucketing, clipping, foundation, nnm'),
         (f"{BEFORE}[{{kind='nnm', size=2}}]", "13: validation.rule.before[0].size: unknown key"),
-        (f"{BEFORE}['arc', 'nmn']", '13: validation.rule.before[1]: expects "arc", "bucketing", "clipping" or "nnm", '
-         'or a table of this kind, got "nmn": did you mean "nnm"?'),
-        (f"{BEFORE}'nnm'", '13: validation.rule.before: expects a list, each "arc", "bucketing", "clipping" or "nnm", '
-         'or a table of this kind (default []), got "nnm": did you mean ["nnm"]?'),
+        (f"{BEFORE}['arc', 'nmn']", '13: validation.rule.before[1]: expects "arc", "bucketing", "clipping", '
+         '"foundation" or "nnm", or a table of this kind, got "nmn": did you mean "nnm"?'),
+        (f"{BEFORE}'nnm'", '13: validation.rule.before: expects a list, each "arc", "bucketing", "clipping", '
+         '"foundation" or "nnm", or a table of this kind (default []), got "nnm": did you mean ["nnm"]?'),
         (f"{BEFORE}{{kind='nnm'}}", '13: validation.rule.before: expects a list, each "arc", '),
         (f"{BEFORE}[{{kind='bucketing', size=0}}]", "13: validation.rule.before[0].size: expects a whole number"),
         (f"{BEFORE}[{{kind='bucketing', f=1}}]", "11: validation.rule: bucketing needs more than 2 f buckets, and f = "
