@@ -6,6 +6,7 @@
 - `omniscient`: the base of attacks that know the honest updates
 - `shifted_mean`: shift the mean of the honest updates
 - `copies`: send the work of others
+- `over_rounds`: are consistent over the rounds
 - `fang`: against Krum and against the trimmed mean
 """
 
@@ -22,8 +23,9 @@ from hpcps.attacks.base import (
 from hpcps.attacks.copies import Copycat, FreeRider, Mimic, MimicVariance
 from hpcps.attacks.fang import FangKrum, FangTrimmedMean
 from hpcps.attacks.omniscient import AdversaryContext, Omniscient
+from hpcps.attacks.over_rounds import PoisonedFl, Rop
 from hpcps.attacks.sending import LabelAttack, LabelFlip, Late, SendingAttack, Silent
-from hpcps.attacks.shifted_mean import Alie, Ipm, MinMax, MinSum, SearchedAlie, SearchedIpm
+from hpcps.attacks.shifted_mean import Alie, Ipm, MinMax, MinSum, SearchedAlie, SearchedIpm, Sparse
 from hpcps.attacks.values import Drop, Gaussian, Infinite, Nan, Negative, Random, RandomScale, SignFlip, Zero
 
 __all__ = [
@@ -52,13 +54,16 @@ __all__ = [
     "Negative",
     "NoAttack",
     "Omniscient",
+    "PoisonedFl",
     "Random",
     "RandomScale",
+    "Rop",
     "SearchedAlie",
     "SearchedIpm",
     "SendingAttack",
     "SignFlip",
     "Silent",
+    "Sparse",
     "Zero",
     "attacked_blocks",
     "attacker_count",
