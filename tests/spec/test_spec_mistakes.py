@@ -566,6 +566,7 @@ def test_mistakes_of_what_is_before_a_rule(write: Write, more: str, expected: st
         ("communication.compression", f'{SPARSE_LOCO}, memory = "none" }}'),
         ("communication.compression", f'{SPARSE_LOCO}, memory = "ef21" }}'),
         ("communication.compression", f'{SPARSE_LOCO}, direction = "model" }}'),
+        ("communication.compression", f'{SPARSE_LOCO.replace("sparse_loco", "demo")}, memory = "none" }}'),
     ],
 )
 def test_a_key_without_an_effect_is_a_mistake(write: Write, key: str, setting: str) -> None:
