@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hpcps.attacks import Infinite, Nan
+from hpcps.attacks import ClockAttack, Infinite, Nan
 from hpcps.compression import Compressor
 from hpcps.optimizers import NoOptimizer
 from hpcps.registry import active
@@ -314,6 +314,9 @@ def _attack(run: Run) -> Iterator[Need]:
     elif isinstance(attack, (Nan, Infinite)):
         message = f"{how} each worker screens its own update, so {attack.kind} would do nothing: use another attack"
         yield Need(ATTACK, "servers", message)
+    if isinstance(attack, ClockAttack) and run.train.policy is None:
+        message = f"{attack.kind} reports wrong durations, but only a policy of local steps asks for durations: "
+        yield Need(ATTACK, "", f'{message}use local_steps = {{ kind = "esync" }}, or another attack', (STEPS,))
     if "rule" not in attack.needs or rule.mode != run.train.mode:
         return
     message = "tries the rule on several updates, but an asynchronous rule decides on one at a time"
