@@ -16,6 +16,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import installed
 from hpcps.rules import Arrays, AsyncContext, AsyncRule, Context, TrimmedMean, combine_finite
+from hpcps.rules.preaggregation import mixture
 
 Result = NDArray[np.float64] | str
 """The result, or why there is none."""
@@ -87,8 +88,9 @@ def _rows(stage: Any, each: Input) -> Result:
     f = stage.byzantine(each.n, None)
     if reason := stage.unable(each.n, f):
         return str(reason)
-    weights = stage.weights(rows @ rows.T, f, np.random.default_rng(SEED))
-    return np.asarray(weights @ rows)
+    updates = Updates.of(rows.astype(np.float32), Layout.of_sizes((rows.shape[1],), rows.shape[1]))
+    mixed = mixture([(stage, f)], updates, np.random.default_rng(SEED))
+    return np.asarray(mixed.weights[0] @ rows)
 
 
 def _attack(attack: Any, each: Input, form: str) -> Result:

@@ -2,10 +2,11 @@
 
 - `base`: the base classes, who attacks and when
 - `values`: change the own update
-- `sending`: wrong labels, no update, a late update
+- `sending`: wrong labels, no update, a late update, wrong durations
 - `omniscient`: the base of attacks that know the honest updates
 - `shifted_mean`: shift the mean of the honest updates
 - `copies`: send the work of others
+- `over_rounds`: are consistent over the rounds
 - `fang`: against Krum and against the trimmed mean
 """
 
@@ -22,8 +23,9 @@ from hpcps.attacks.base import (
 from hpcps.attacks.copies import Copycat, FreeRider, Mimic, MimicVariance
 from hpcps.attacks.fang import FangKrum, FangTrimmedMean
 from hpcps.attacks.omniscient import AdversaryContext, Omniscient
-from hpcps.attacks.sending import LabelAttack, LabelFlip, Late, SendingAttack, Silent
-from hpcps.attacks.shifted_mean import Alie, Ipm, MinMax, MinSum, SearchedAlie, SearchedIpm
+from hpcps.attacks.over_rounds import PoisonedFl, Rop
+from hpcps.attacks.sending import ClockAttack, FastClock, LabelAttack, LabelFlip, Late, SendingAttack, Silent, SlowClock
+from hpcps.attacks.shifted_mean import Alie, Ipm, MinMax, MinSum, SearchedAlie, SearchedIpm, Sparse
 from hpcps.attacks.values import Drop, Gaussian, Infinite, Nan, Negative, Random, RandomScale, SignFlip, Zero
 
 __all__ = [
@@ -33,10 +35,12 @@ __all__ = [
     "AttackContext",
     "AttackSchedule",
     "ByzantineAttack",
+    "ClockAttack",
     "Copycat",
     "Drop",
     "FangKrum",
     "FangTrimmedMean",
+    "FastClock",
     "FreeRider",
     "Gaussian",
     "Infinite",
@@ -52,13 +56,17 @@ __all__ = [
     "Negative",
     "NoAttack",
     "Omniscient",
+    "PoisonedFl",
     "Random",
     "RandomScale",
+    "Rop",
     "SearchedAlie",
     "SearchedIpm",
     "SendingAttack",
     "SignFlip",
     "Silent",
+    "SlowClock",
+    "Sparse",
     "Zero",
     "attacked_blocks",
     "attacker_count",

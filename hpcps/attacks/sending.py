@@ -1,4 +1,4 @@
-"""Attacks that leave the values of updates alone: wrong labels, no update, a late update."""
+"""Attacks that leave the values of updates alone: wrong labels, no update, a late update, wrong durations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.attacks.base import ByzantineAttack
-from hpcps.registry.config import DAY
+from hpcps.registry.config import DAY, LARGEST_FACTOR
 from hpcps.registry.failures import described, errors_of, returned
 
 
@@ -77,6 +77,49 @@ class Late(SendingAttack):
     @property
     def delay(self) -> float:
         return self.seconds
+
+
+class ClockAttack(HonestValues):
+    """An attack on a policy of local steps: the attackers report other seconds per step than they measure.
+
+    They take as many steps as the policy then allows, and send the update of these.
+    """
+
+    refusal = "the durations that a worker reports to a policy of local steps, not on its update: use it in a run"
+
+    scope: Literal["worker"] = Field(
+        "worker", description="`worker`: floor(rate * workers) fixed attackers, each of which reports for itself."
+    )
+    factor: float = Field(10.0, gt=1, le=LARGEST_FACTOR, description="How many times as slow, or as fast.")
+
+    @property
+    def reported(self) -> float:
+        """What the attackers multiply their seconds per step by when they report them."""
+        return self.factor
+
+
+class SlowClock(ClockAttack):
+    """The attackers report `factor` times the seconds per step that they need.
+
+    ESync takes such an attacker for the slowest role, and ends the steps of all others when its first step has ended;
+    DyLU gives the attackers fewer steps.
+    """
+
+    kind: Literal["slow_clock"] = "slow_clock"
+
+
+class FastClock(ClockAttack):
+    """The attackers report the seconds per step divided by `factor`.
+
+    ESync lets them take steps that end later than it expects, and everyone waits for them; with DyLU the steps of all
+    others become fewer.
+    """
+
+    kind: Literal["fast_clock"] = "fast_clock"
+
+    @property
+    def reported(self) -> float:
+        return 1 / self.factor
 
 
 BatchLabels = NDArray[np.int64]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import ceil
 from statistics import NormalDist
 from typing import Annotated, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from pydantic import Field
 from hpcps.attacks.base import Need
 from hpcps.attacks.omniscient import AdversaryContext, Moments, Omniscient, centred_products, power_of_two, strips
 from hpcps.numerics.blocks import Float64, rounded
-from hpcps.numerics.layout import Vector
+from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.operations import squared_distances
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.registry.failures import described
@@ -73,6 +74,49 @@ def quantile(n: int, f: int) -> float:
     return NormalDist().inv_cdf(min(max(share, edge), 1 - edge))
 
 
+class Sparse(Alie):
+    """Hybrid sparse attack: a large shift of the mean in sensitive coordinates, and a small one in all others.
+
+    The Byzantine workers send m - (scale or z) times the standard deviation of the honest updates, with `scale` in the
+    sensitive coordinates, and z as in `alie` in the others. Sensitive are the coordinates in which the mean of the
+    honest updates is largest in the first round. The authors find them by pruning the network before training, for
+    which an adversary here would need its weights. After Özfatura, Özfatura, Küpçü, Büyükateş, Coşkuner and Gündüz,
+    "Aggressive, imperceptible, or both: architecture-aware hybrid Byzantines in federated learning", arXiv 2404.06230.
+    """
+
+    kind: Literal["sparse"] = "sparse"  # type: ignore[assignment]
+    z: Literal["auto"] | Annotated[float, Field(ge=0, le=LARGEST_FACTOR)] = Field(
+        "auto", description="Number of standard deviations in the other coordinates; `auto`: as in `alie`."
+    )
+    scale: float = Field(
+        1.5, gt=0, le=LARGEST_FACTOR, description="Number of standard deviations in the sensitive coordinates."
+    )
+    share: float = Field(0.005, gt=0, le=1, description="Share of the sensitive coordinates, rounded up.")
+
+    def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
+        found = Moments.of(honest)
+        if "sensitive" not in context.state:
+            number = ceil(self.share * found.mean.size)
+            sensitive = np.zeros(found.mean.size, np.bool_)
+            sensitive[np.argsort(-np.abs(found.mean), kind="stable")[:number]] = True
+            context.state["sensitive"] = sensitive
+        sensitive = context.state["sensitive"].astype(np.bool_)
+        z = quantile(context.n, context.f) if self.z == "auto" else self.z
+        return rounded(found.mean + SIGNS[self.sign] * np.where(sensitive, self.scale, z) * found.deviation)
+
+
+def rows_of(honest: Vector, context: AdversaryContext) -> tuple[Vector, Mask]:
+    """Return rows for the updates of all participants `[n, d]`, in worker order, and which are Byzantine `[n]`.
+
+    The rows of Byzantine participants are to be filled.
+    """
+    order = np.argsort((*context.workers, *context.byzantine))  # a rule may prefer the first of equal updates
+    byzantine: Mask = order >= len(honest)
+    rows = np.empty((len(order), honest.shape[1]), np.float32)
+    rows[~byzantine] = honest
+    return rows, byzantine
+
+
 class Searched(Omniscient, ABC):
     """An attack with the factor for which the result of the run's rule is farthest from the mean of the honest updates.
 
@@ -98,10 +142,7 @@ class Searched(Omniscient, ABC):
         assert rule is not None, f"{self.kind} needs the rule"
         found = Moments.of(honest)
         base, along = self.direction(found)
-        order = np.argsort((*context.workers, *context.byzantine))  # a rule may prefer the first of equal updates
-        byzantine = order >= len(honest)
-        rows = np.empty((len(order), honest.shape[1]), np.float32)
-        rows[~byzantine] = honest
+        rows, byzantine = rows_of(honest, context)
 
         def distance(factor: float) -> float:
             rows[byzantine] = rounded(base + factor * along)

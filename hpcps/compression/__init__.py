@@ -8,6 +8,7 @@
 - `quantized`: random levels without bias
 - `dithering`: BytePS's random levels
 - `low_rank`: PowerSGD
+- `transform`: the largest coefficients of a cosine transform
 - `lossless`: zstd
 """
 
@@ -20,6 +21,7 @@ from hpcps.compression.quantized import Qsgd
 from hpcps.compression.rounding import Bf16, Fp16, Int8
 from hpcps.compression.signs import Onebit, Sign
 from hpcps.compression.sparse import Randomk, SparseCompressor, SparseLoco, Topk
+from hpcps.compression.transform import DeMo
 
 __all__ = [
     "BaseCompressor",
@@ -27,6 +29,7 @@ __all__ = [
     "Code",
     "Codec",
     "Compressor",
+    "DeMo",
     "Dithering",
     "Fp16",
     "Int8",

@@ -42,7 +42,7 @@ class SparseCompressor(Compressor):
 
     def count(self, n: int) -> int:
         """Return how many of n values are sent."""
-        return _count(self.k, n)
+        return share_count(self.k, n)
 
     def most_bytes(self, n: int) -> int:
         return 8 * self.count(n) if n else 0
@@ -120,7 +120,22 @@ class Randomk(SparseCompressor):
         pairs[:, 1] = values.view(np.uint32)[chosen] if finite(values) else _NAN
 
 
-def _count(k: float, n: int) -> int:
+def keeps_a_residual(compressor: Compressor, key: str) -> None:
+    """Check that a key that says what stays in the residual has an effect, if it has another value than its default.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if getattr(compressor, key) == type(compressor).model_fields[key].default:
+        return
+    share = f"{key} is a share of the residual of updates, and"
+    if compressor.memory not in ("residual", "nesterov"):
+        raise ValueError(f'{share} memory = "{compressor.memory}" keeps none: leave it out')
+    if not compressor.encodes("update"):
+        raise ValueError(f'{share} direction = "{compressor.direction}" encodes none: leave it out')
+
+
+def share_count(k: float, n: int) -> int:
     """Return how many of n values are sent, see `SparseCompressor`."""
     share = np.float32(k) * np.float32(4 * n) / np.float32(4)
     return max(1, min(int(share) if k < 1 else int(k), n // 2))
@@ -150,12 +165,7 @@ class SparseLoco(Compressor):
 
     @model_validator(mode="after")
     def _keys_have_an_effect(self) -> Self:
-        if self.error_decay != type(self).model_fields["error_decay"].default:
-            share = "error_decay is a share of the residual of updates, and"
-            if self.memory not in ("residual", "nesterov"):
-                raise ValueError(f'{share} memory = "{self.memory}" keeps none: leave it out')
-            if not self.encodes("update"):
-                raise ValueError(f'{share} direction = "{self.direction}" encodes none: leave it out')
+        keeps_a_residual(self, "error_decay")
         return self
 
     def error_share(self) -> float:
@@ -164,7 +174,7 @@ class SparseLoco(Compressor):
     def _counts(self, n: int) -> list[int]:
         """Return how many values of each chunk are sent."""
         full, rest = divmod(n, _CHUNK)
-        return [_count(self.k, _CHUNK)] * full + ([_count(self.k, rest)] if rest else [])
+        return [share_count(self.k, _CHUNK)] * full + ([share_count(self.k, rest)] if rest else [])
 
     def most_bytes(self, n: int) -> int:
         counts = self._counts(n)

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from hpcps.figures.curve import Range, Values
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.grid_study import Study, mark, selected
-from hpcps.figures.labels import SEPARATOR, of_value, suffixes
+from hpcps.figures.labels import SEPARATOR, of_value, suffixes, without_tolerances
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import LETTER, RC, Page, markers, wrapped
 
@@ -23,7 +23,7 @@ def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[
     """Yield the name and the figure of each figure of each variant: heat maps, a ranking, and bypass statistics.
 
     The heat map of rules by attacks is a figure for each row, with the number of the row in its name if there are
-    several.
+    several. Rules that differ only in the number of Byzantine updates that they tolerate have a heat map of their own.
 
     Raises:
         RunError: there is no rule or attack that the options choose.
@@ -35,6 +35,10 @@ def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[
         if len(study.rules) > 1:
             yield f"grid_best{suffix}", draw_best(study, options)
             yield f"grid_ranking{suffix}", draw_ranking(study, options)
+        families = [rules for rules in _families(study) if len(rules) > 1]
+        for place, rules in enumerate(families, 1):
+            ending = f"-{place}" if len(families) > 1 else ""
+            yield f"grid_tolerance{ending}{suffix}", draw_tolerances(study, rules, options)
         for row in range(len(study.rows)) if len(study.attacks) > 1 else ():
             number = f"-{row + 1}" if len(study.rows) > 1 else ""
             yield f"grid_attacks{number}{suffix}", draw_attacks(study, row, options)
@@ -59,6 +63,40 @@ def draw_worst(study: Study, options: PlotOptions) -> Figure:
         attacks,
         [options.names.get(row, row) for row in study.rows],
         [named(rule, options) for rule in study.rules],
+        options,
+        framed=best,
+    )
+
+
+def _families(study: Study) -> list[list[int]]:
+    """Return the rules that differ only in the number of Byzantine updates that they tolerate, together."""
+    found: dict[str, list[int]] = {}
+    for rule, name in enumerate(study.rules):
+        found.setdefault(without_tolerances(name), []).append(rule)
+    return [*found.values()]
+
+
+def draw_tolerances(study: Study, rules: Sequence[int], options: PlotOptions) -> Figure:
+    """Draw the lowest accuracy over the attacks of one rule: a row per setting, a column per number that it tolerates.
+
+    The best number of a row is framed.
+    """
+    family = without_tolerances(study.rules[rules[0]])
+    values = study.worst[[*rules]].T
+    attacks = [
+        [named(study.worst_attack(rule, row), options) + mark(study, rule, row) for rule in rules]
+        for row in range(len(study.rows))
+    ]
+    best = [(row, int(np.nanargmax(line))) for row, line in enumerate(values) if not np.isnan(line).all()]
+    return draw_heat_map(
+        study.figure_data,
+        f"final accuracy of {named(family, options)} under the worst attack{{below}}; framed: the best of a row"
+        + UNFINISHED * bool(study.incomplete[[*rules]].any())
+        + "; ‡: with stalled runs" * bool(study.stalled[[*rules]].any()),
+        values,
+        attacks,
+        [options.names.get(row, row) for row in study.rows],
+        [study.rules[rule].removeprefix(family).strip().replace(" ", " = ") or "default" for rule in rules],
         options,
         framed=best,
     )

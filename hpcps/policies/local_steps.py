@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import floor
+from statistics import median
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from hpcps.numerics.state import State
 from hpcps.registry import Config
-from hpcps.registry.config import DAY, MOST
+from hpcps.registry.config import DAY, LARGEST_FACTOR, MOST
 from hpcps.registry.failures import described, errors_of, returned
 
 
@@ -47,6 +48,18 @@ class Policy(Config, ABC):
 
     kind: str
     most: int
+    durations: Literal["reported", "measured"] = Field(
+        "reported",
+        description="The seconds per step that count: `reported`: those that a role has measured; `measured`: those "
+        "from one of its messages to the next on server 0, latency included, about which a role cannot lie.",
+    )
+    clip: float | None = Field(
+        None,
+        gt=1,
+        le=LARGEST_FACTOR,
+        description="The largest factor between the seconds per step of a role and the median of the others, to which "
+        "they are limited in either direction; by default there is no limit.",
+    )
 
     @property
     def waits(self) -> bool:
@@ -220,7 +233,7 @@ class StateServer:
             role: the index of the role.
             round: the round.
             k: its steps of the round so far.
-            seconds: the seconds per step of those since its last report, as the role has measured them.
+            seconds: the seconds per step of those since its last report, as the role reports them.
             now: the time, on the clock of the state server.
 
         Returns:
@@ -228,13 +241,15 @@ class StateServer:
         """
         self._adopt(round)
         self._count(role, round, k)
-        durations = self._durations[role]
-        durations.append(seconds)
-        c = _lower_median(durations)
+        durations, known = self._durations[role], self.progress[role]
+        if self._policy.durations == "reported":
+            durations.append(seconds)
+        elif round == self.round and known.begun and k > known.k:
+            durations.append(max(now - known.te, 0.0) / (k - known.k))
+        c = _lower_median(durations) if durations else None
         if round < self.round:
-            self.progress[role] = replace(self.progress[role], c=c)
+            self.progress[role] = replace(known, c=c)
             return 0
-        known = self.progress[role]
         self.progress[role] = replace(known, begun=True, k=max(k, known.k), c=c, te=now)
         left = 0 if known.ready else self._policy.most - k
         further = min(left, self._further(role, now)) if left > 0 else 0
@@ -249,7 +264,7 @@ class StateServer:
             SpecError: its code fails, or it returns something else than a whole number.
         """
         with errors_of(self._policy, "its further_steps() failed", foreign=True):
-            further = self._policy.further_steps(role, self.progress, now)
+            further = self._policy.further_steps(role, clipped(self.progress, self._policy.clip), now)
         if not isinstance(further, int):
             raise returned(self._policy, "further_steps", f"{described(further)} instead of a whole number")
         return further
@@ -283,6 +298,20 @@ class StateServer:
         self.steps = state.facts["steps"]
         self._durations = [deque(each, maxlen=_KEPT) for each in state.facts["durations"]]
         self.progress = [RoleProgress(c=_lower_median(each) if each else None) for each in self._durations]
+
+
+def clipped(progress: Sequence[RoleProgress], factor: float | None) -> Sequence[RoleProgress]:
+    """Return the progress of roles whose seconds per step differ at most by a factor from the median of the others."""
+    if factor is None:
+        return progress
+    found = []
+    for role, each in enumerate(progress):
+        others = [other.c for k, other in enumerate(progress) if k != role and other.c is not None]
+        if each.c is not None and others:
+            middle = median(others)
+            each = replace(each, c=min(max(each.c, middle / factor), middle * factor))
+        found.append(each)
+    return found
 
 
 def _lower_median(durations: Collection[float]) -> float:

@@ -32,7 +32,14 @@ class QueriedSteps:
 
     sources, kind = (STATE_SERVER,), StepsAnswer
 
-    def __init__(self, peer: Peer, policy: Policy, train: Callable[[int], Compute], after_steps: Continuation) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        policy: Policy,
+        train: Callable[[int], Compute],
+        after_steps: Continuation,
+        clock: Callable[[], float] = lambda: 1.0,
+    ) -> None:
         """Prepare the local steps of one role.
 
         Args:
@@ -40,7 +47,9 @@ class QueriedSteps:
             policy: the policy.
             train: returns the computation of so many steps.
             after_steps: goes on once the local steps of a round are done.
+            clock: returns what the reported seconds are multiplied by; an honest role reports what it has measured.
         """
+        self._clock = clock
         self._peer = peer
         self._policy = policy
         self._train = train
@@ -62,7 +71,7 @@ class QueriedSteps:
         """Note steps that took so many seconds in all; ask whether to go on."""
         self.steps += steps
         self._seconds += seconds
-        yield self._query(self.steps, seconds / steps)
+        yield self._query(self.steps, self._clock() * seconds / steps)
         if self._over or self._policy.waits or self.steps >= self._allowed:
             yield from self.go_on()
         else:  # an answer that has come may allow other steps

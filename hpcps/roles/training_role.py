@@ -111,6 +111,10 @@ class TrainingRole(MessagingRole):
     def take_steps(self, steps: int) -> Progress:
         """Take so many local steps."""
 
+    def clock(self) -> float:
+        """Return what it multiplies its seconds per step by when it reports them to a policy of local steps."""
+        return 1.0
+
     @abstractmethod
     def after_steps(self) -> Iterator[Effect]:
         """Go on once the local steps of a round are done."""

@@ -9,6 +9,9 @@
 - `selection`: averages of a selection of the updates
 - `geometric_median`: the geometric median, from the inner products of the updates alone
 - `spectral`: rules that look for the direction in which the updates differ most
+- `clustering`: rules that average the largest cluster of the updates
+- `layers`: a rule that decides on each block after it has bounded whole updates
+- `similarity`: a rule that gives less weight to workers whose updates resemble those of others
 - `trusted`: rules that compare updates with the validator's own, or measure the loss on its data
 - `asynchronous`: the base class of rules that decide on one update at a time, and rules by staleness
 """
@@ -17,11 +20,14 @@ from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Combined, NotFiniteError
 from hpcps.rules.asynchronous import AsyncRule, DcAsgd, Decision, FedAsync, NaiveAsync, ScalingRule
 from hpcps.rules.base import BaseRule, Rule, combine_finite
+from hpcps.rules.clustering import Flame, SignGuard
 from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.coordinate_wise import Average, Meamed, Mean, Median, Phocas, Rlr, SignMajority, TrimmedMean
 from hpcps.rules.geometric_median import GeometricMedian
-from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Nnm, PreAggregator
+from hpcps.rules.layers import Lasa
+from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Foundation, Nnm, PreAggregator
 from hpcps.rules.selection import Aksel, Bulyan, Cge, Krum, Mda, Monna, MultiKrum, Smea
+from hpcps.rules.similarity import FoolsGold
 from hpcps.rules.spectral import Caf, Dnc
 from hpcps.rules.trusted import Fltrust, LossScore, Zeno, ZenoPlusPlus
 from hpcps.rules.weighted import CenteredClipping, NormClipping
@@ -46,9 +52,13 @@ __all__ = [
     "Decision",
     "Dnc",
     "FedAsync",
+    "Flame",
     "Fltrust",
+    "FoolsGold",
+    "Foundation",
     "GeometricMedian",
     "Krum",
+    "Lasa",
     "LossScore",
     "Mda",
     "Meamed",
@@ -65,6 +75,7 @@ __all__ = [
     "Rlr",
     "Rule",
     "ScalingRule",
+    "SignGuard",
     "SignMajority",
     "Smea",
     "TrimmedMean",

@@ -206,6 +206,10 @@ class Rule(BaseRule, CombiningStage, ABC):
             return self
         return self.model_copy(update={"f": f})
 
+    def obstacle(self) -> str:
+        """Return why it cannot be used in this environment, and what to do; empty if it can."""
+        return ""
+
     def contradiction(self) -> str:
         """Return which keys contradict each other, and what to do; empty if none do."""
         if self.skipped == "left_out" and self.scope == "vector":
@@ -334,6 +338,8 @@ class Rule(BaseRule, CombiningStage, ABC):
                 combine so many updates.
         """
         rows = arrays.as_floats(updates, 2, "updates")
+        if reason := self.obstacle():
+            raise ValueError(f"{self.kind} {reason}")
         if reason := self.contradiction() or self.refusal(len(rows)):
             raise ValueError(reason)
         layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])

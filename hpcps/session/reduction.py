@@ -60,6 +60,8 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
         from hpcps.session.whole import attack_of
 
         attack_of(reduction["attack"], sent_with(reduction))
+    if reason := rule.obstacle():
+        raise SpecError(f"rule {rule.kind} {reason}")
     if reason := rule.contradiction() or rule.refusal(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
     if isinstance(rule, Trimming) and rule.trims_all(workers):

@@ -59,6 +59,49 @@ def alie(attack: Any, rows: Rows, own: Rows, got: Any) -> None:
     close(got, mean_of(rows) + side(attack) * z * deviation_of(rows), size + abs(z) * size)
 
 
+def sparse(attack: Any, rows: Rows, own: Rows, got: Any) -> None:
+    h, f, mean = len(rows), len(own), mean_of(rows)
+    z = attack.z
+    if z == "auto":
+        share = (h - ((h + f) // 2 + 1 - f)) / h
+        z = NormalDist().inv_cdf(min(max(share, 0.5 / h), 1 - 0.5 / h))
+    order = sorted(range(len(mean)), key=lambda k: -abs(mean[k]))
+    number = -(-int(1000 * attack.share) * len(mean) // 1000)
+    if number < len(mean) and order and np.diff(np.abs(mean)[order])[number - 1] > -1e-12 * np.abs(rows).max():
+        return  # rounding, or the order, decides which of two means is larger
+    factors = np.array([attack.scale if k in order[:number] else z for k in range(len(mean))])
+    size = np.abs(rows).sum(axis=0)
+    close(got, mean + side(attack) * factors * deviation_of(rows), size + np.abs(factors) * size)
+
+
+def rop(attack: Any, rows: Rows, last: Rows | None) -> Rows:
+    mean = mean_of(rows)
+    last = mean if last is None else last
+    u = attack.reference * last + (1 - attack.reference) * mean
+    ones = np.ones(len(mean))
+    p = ones - (ones @ u) / (u @ u) * u
+    theta = attack.angle * np.pi / 180
+    turned = np.sin(theta) * p / np.linalg.norm(p) + np.cos(theta) * u / np.linalg.norm(u)
+    return attack.location * last + (1 - attack.location) * mean + attack.z * np.linalg.norm(mean) * turned
+
+
+def poisoned_fl(attack: Any, signs: Rows, combined: list[Rows]) -> tuple[list[Rows], list[float]]:
+    """Return what is sent in each round, and the factors, for the combined updates of these rounds."""
+    sent, factors, d = [0 * signs], [attack.factor], len(signs)
+    enough = d / 2 + NormalDist(0, sqrt(d) / 2).inv_cdf(1 - attack.level)
+    for t in range(1, len(combined)):
+        g, k, factor = combined[t - 1], sent[-1], factors[-1]
+        if t % attack.period == 0:
+            moved = sum(combined[t - attack.period : t])
+            aligned = sum(np.sign(a) == b for a, b in zip(moved, signs, strict=True))
+            if aligned < enough and factor * attack.shrink >= 0.5:
+                factor *= attack.shrink
+        rest = g - (k * np.linalg.norm(g) / np.linalg.norm(k) if k.any() else 0)
+        sent.append(factor * np.linalg.norm(g) * np.abs(rest) / np.linalg.norm(rest) * signs)
+        factors.append(factor)
+    return sent, factors
+
+
 def direction_of(attack: Any, rows: Rows) -> Rows:
     mean = mean_of(rows)
     if attack.direction == "std":

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[dict[str, Any], Formula]] = {
 """By a name that begins with the attack's: its keys but the scale, and its formula."""
 
 OTHERWISE = {"drop": "below", "label_flip": "below", "silent": "no formula", "late": "no formula", "none": "no formula"}
+OTHERWISE |= {"slow_clock": "in tests/policies", "fast_clock": "in tests/policies"}
 
 
 def attack_of(name: str, scale: float = 2.0) -> Attack:

@@ -12,7 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcps
-from hpcps.attacks import AdversaryContext, Alie, Copycat, FangKrum, Mimic, MimicVariance, MinMax, MinSum, Omniscient
+from hpcps.attacks import (
+    AdversaryContext,
+    Alie,
+    Copycat,
+    FangKrum,
+    Mimic,
+    MimicVariance,
+    MinMax,
+    MinSum,
+    Omniscient,
+    PoisonedFl,
+    Rop,
+    Sparse,
+)
 from hpcps.attacks.shifted_mean import quantile
 from hpcps.numerics.layout import Layout
 from hpcps.registry import active
@@ -75,6 +88,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fang_trimmed_mean": [{}, {"factor": 5}],
     "fang_krum": [{}, {"least": 1e-3, "neighbours": "n-f-1"}],
     "mimic": [{}, {"worker": 3}],
+    "sparse": [{}, {"share": 0.4, "scale": 7.0, "z": 0.3, "sign": "+"}],
 }
 REFERENCES: dict[str, Callable[[Any, Any, Any, Any], None]] = {
     "ipm": plain.ipm,
@@ -82,8 +96,9 @@ REFERENCES: dict[str, Callable[[Any, Any, Any, Any], None]] = {
     "min_max": plain.bounded(plain.within_diameter),
     "min_sum": plain.bounded(plain.within_sum),
     "fang_krum": plain.fang_krum,
+    "sparse": plain.sparse,
 }
-ELSEWHERE = {"searched_ipm", "searched_alie", "mimic_variance", "copycat"}
+ELSEWHERE = {"searched_ipm", "searched_alie", "mimic_variance", "copycat", "rop", "poisoned_fl"}
 """Attacks with tests of their own below."""
 
 
@@ -243,6 +258,51 @@ def test_mimic_variance_learns_the_direction_and_keeps_its_worker() -> None:
     rest = np.delete(rounds[6], kept, axis=0)
     case = Case(rest, rest[:1], tuple(k for k in range(5) if k != kept), (5,), 0)
     assert np.array_equal(attack.craft(rest, rest[:1], case.context(state=state)), rest[np.argmax(np.abs(rest @ z))])
+
+
+def of_rounds(attack: Any, rounds: list[Any], rule: Any) -> list[tuple[Any, Any]]:
+    """Return what is sent in each round, and what the rule makes of the updates."""
+    state, found = Arrays(), []
+    for rows in rounds:
+        sent = attack(rows, f=3, rule=rule, state=state, random=np.random.default_rng(8))
+        found.append((sent, rule(np.vstack((rows, [sent] * 3)))))
+    return found
+
+
+@pytest.mark.parametrize("keys", [{}, {"angle": 180.0, "location": 0.4}, {"angle": 250.0, "z": 3.0, "reference": 0.2}])
+def test_rop_perturbs_the_last_combined_update(keys: dict[str, Any]) -> None:
+    rng = np.random.default_rng(2)
+    rounds = [(rng.standard_normal((7, 40)) + 0.5).astype(np.float32) for _ in range(4)]
+    attack, last = Rop(**keys), None
+    for rows, (sent, combined) in zip(rounds, of_rounds(attack, rounds, Median()), strict=True):
+        want = plain.rop(attack, rows.astype(np.float64), last)
+        np.testing.assert_allclose(sent, want, rtol=1e-5, atol=1e-5)
+        last = combined.astype(np.float64)
+
+
+@pytest.mark.parametrize("size", [40, 41])
+def test_poisoned_fl_keeps_its_signs_and_lowers_its_factor(size: int) -> None:
+    """The rule keeps the attack out at first, and lets it pass later."""
+    rng, attack = np.random.default_rng(2), PoisonedFl(factor=3.0, period=4, shrink=0.5)
+    rounds = [(rng.standard_normal((7, size)) + 0.5).astype(np.float32) for _ in range(30)]
+    rounds[20:] = [0.01 * rows for rows in rounds[20:]]
+    found = of_rounds(attack, rounds, TrimmedMean(f=3))
+    signs = np.random.default_rng(8).choice(np.array([-1, 1], np.int8), size).astype(np.float64)
+    want, factors = plain.poisoned_fl(attack, signs, [combined.astype(np.float64) for _, combined in found])
+    assert not found[0][0].any()
+    for (sent, _), expected in zip(found, want, strict=True):
+        np.testing.assert_allclose(sent, expected, rtol=1e-4, atol=1e-5)
+    assert 0.5 <= factors[-1] < factors[0] == 3.0
+    assert all((np.sign(sent) * signs >= 0).all() for sent, _ in found)
+
+
+@pytest.mark.parametrize("attack", [Rop(), PoisonedFl(period=2), Sparse()], ids=lambda attack: attack.kind)
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_attacks_over_rounds_stay_finite(attack: Any, size: int) -> None:
+    top = np.full((4, size), TOP) * np.array([[1], [-1], [1], [1]], np.float32)
+    rounds = [np.zeros((4, size), np.float32), np.ones((4, size), np.float32), top, np.zeros((4, size), np.float32)]
+    for sent, _ in of_rounds(attack, [*rounds, np.full((4, size), 1e-45, np.float32), *rounds], Median()):
+        assert np.isfinite(sent).all()
 
 
 def test_mimic_takes_the_next_honest_worker() -> None:

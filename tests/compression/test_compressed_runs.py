@@ -160,7 +160,7 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
 
     With `nesterov` the steps that add up are those after the momentum, m = 0.9 m + Δ: Δ + 0.9 m.
     """
-    keys = {"error_decay": 1} if kind == "sparse_loco" and memory != "none" else {}
+    keys = {"error_decay": 1} if kind in ("sparse_loco", "demo") and memory != "none" else {}
     run = small(
         topology={"servers": 1, "validators": 0, "workers": 1}, communication=compressed(kind, memory=memory, **keys)
     )

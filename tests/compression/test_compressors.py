@@ -18,6 +18,7 @@ from hpcps.compression import (
     Bf16,
     Codec,
     Compressor,
+    DeMo,
     Dithering,
     Fp16,
     Int8,
@@ -471,6 +472,51 @@ def test_sparse_loco_sends_what_a_plain_transcription_sends(values, k):
     assert (np.sign(back[sent]) == np.sign(values[sent])).all()
     levels = {struct.unpack_from("<f", code, 4 * i)[0] for i in range(2 * -(-len(values) // 4096))}
     assert set(np.abs(back[sent]).tolist()) <= levels
+
+
+def cosines(n):
+    """Return the matrix of the orthonormal DCT-II."""
+    rows = [[math.cos(math.pi * k * (2 * x + 1) / (2 * n)) for x in range(n)] for k in range(n)]
+    return np.array(rows) * np.sqrt(np.where(np.arange(n) == 0, 1, 2) / n)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "chunk"), [((5, 7), 4, 64), ((70, 130), 20, 64), ((300,), 8, 64), ((9, 3), 0.2, 4)]
+)
+def test_demo_sends_the_largest_coefficients_of_a_plain_transform(shape, k, chunk):
+    values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    compressor = DeMo(k=k, chunk=chunk).for_block(shape)
+    code = compressor.encode(values.ravel())
+    got = compressor.decode(code.tobytes(), values.size).reshape(len(values) if values.ndim > 1 else 1, -1)
+    matrix, number = np.atleast_2d(values).astype(np.float64), 0
+    for top in range(0, len(matrix), chunk):
+        for left in range(0, matrix.shape[1], chunk):
+            part = slice(top, top + chunk), slice(left, left + chunk)
+            tile = matrix[part]
+            down, across = (cosines(size) for size in tile.shape)
+            spectrum = down @ tile @ across.T
+            count = max(1, min(int(k * tile.size) if k < 1 else k, tile.size // 2))
+            spectrum[np.abs(spectrum) < np.sort(np.abs(spectrum), axis=None)[-count]] = 0
+            np.testing.assert_allclose(got[part], down.T @ spectrum @ across, atol=1e-6)
+            number += count
+    assert len(code) == 4 * number + 4 * -(-number // 2)
+
+
+def test_demo_keeps_most_of_smooth_values_and_refuses_wrong_codes():
+    x = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
+    compressor = DeMo(k=16).for_block(x.shape)
+    assert np.abs(compressor.decode(compressor.encode(x.ravel()), 4096) - x.ravel()).max() < 0.02
+    assert np.isnan(compressor.decode(compressor.encode(np.where(x.ravel() > 0.5, np.inf, 0)), 4096)).all()
+    code = compressor.encode(x.ravel())
+    places = code[:32].view(np.uint16)
+    for wrong in (places[::-1].copy(), np.zeros(16, np.uint16), np.append(places[:-1], np.uint16(4096))):
+        with pytest.raises(ValueError, match="do not ascend, or exceed"):
+            compressor.decode(np.concatenate((wrong.view(np.uint8), code[32:])), 4096)
+    with pytest.raises(ValueError, match="bytes"):
+        compressor.decode(code[:-1], 4096)
+    odd = DeMo(k=1, chunk=64)
+    with pytest.raises(ValueError, match="bits after the last index"):
+        odd.decode(np.array([1, 2, 0, 0], np.uint16).view(np.uint8), 64)
 
 
 def test_sparse_loco_refuses_wrong_magnitudes_indices_and_bits():

@@ -510,6 +510,24 @@ def images_table():
     return [*rows, [None, "–", "–", "–", "–", "–", f"{alone:.1f}", "–"]]
 
 
+def liar_table():
+    """Return the samples per second by attack and policy: the mean and the range over the seeds."""
+    keys = ("attack", "train.local_steps", "role", "samples", "time")
+    totals = published("esync_liar", *keys, event="totals")
+    runs = totals[totals["role"] == "worker"].groupby(["attack", "train.local_steps", "run_id"])
+    speeds = (runs["samples"].sum() / runs["time"].max()).reset_index(name="speed")
+    rows = []
+    for name, attack in (("what it measures", "none"), ("ten times as much", "slow"), ("a tenth", "fast")):
+        each = speeds[speeds["attack"].str.startswith(attack)]
+        cells = []
+        for policy in ("esync durations reported", "esync durations measured", "esync durations measured clip 4"):
+            found = each[each["train.local_steps"] == policy]["speed"]
+            low, high = f"{found.min():,.0f}", f"{found.max():,.0f}"
+            cells.append(f"{found.mean():,.0f}" + f" [{low}–{high}]" * (low != high))
+        rows.append([name, *cells])
+    return rows
+
+
 def share(runs, slow):
     """Return the mean percentage of their time that slow or fast workers compute."""
     return np.mean(
@@ -795,6 +813,7 @@ TABLES = {
     (COMMUNICATION, "perplexity"): perplexity_table,
     (ESYNC, "methods on digits"): digits_table,
     (ESYNC, "methods on images"): images_table,
+    (ESYNC, "a liar"): liar_table,
     (ESYNC, "devices of the paper"): paper_table,
     (ESYNC, "accuracies on these devices"): accuracies_table,
     (TUTORIAL, "quickstart"): quickstart_table,

@@ -118,6 +118,18 @@ def test_figures_show_the_numbers_and_names(study):
     assert below.lines[0].get_ydata() == pytest.approx([100, 100 * 6 / 7])
 
 
+def test_rules_that_differ_in_what_they_tolerate_have_a_heat_map(study):
+    told = replace(study, rules=("krum f 1", "krum f 3"))
+    figures = dict(draw_grid([told], PlotOptions()))
+    assert "grid_tolerance" in figures
+    axes = figures["grid_tolerance"].axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["f = 1", "f = 3"]
+    assert [float(word) for word in texts(figures["grid_tolerance"])[::2]] == pytest.approx(
+        study.worst.T.ravel(), abs=0.06
+    )
+    assert "of krum under the worst attack" in figures["grid_tolerance"]._suptitle.get_text()
+
+
 def test_options_choose_rules_and_attacks(study):
     chosen = selected(study, PlotOptions(lines=["krum"], panels=["alie", "negative 6"]))
     assert chosen.rules == ("krum",)

@@ -3,15 +3,20 @@
 import math
 from collections import deque
 
+import numpy as np
 import pytest
 from fast import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hpcps.numerics.layout import Layout
 from hpcps.policies import DyLU, ESync
 from hpcps.protocol.messages import Peer, StepsQuery
+from hpcps.registry import active
 from hpcps.roles.events import Compute, Drain, Record, Send, SetDeadline
 from hpcps.roles.queries import QueriedSteps, QueryAnswers
+from hpcps.roles.update.attacker import Attacker
+from hpcps.spec.checks import contradictions
 from hpcps.spec.schema import Run
 
 SERVER = Peer("server", 0)
@@ -161,3 +166,34 @@ def test_a_query_of_a_later_round_begins_no_round():
         found = list(world.queries.query(Peer("worker", worker), query, 0, 1.0))
     assert found[0].event == "rejected"
     assert world.queries.takes_steps(Peer("worker", 0))
+
+
+def test_a_liar_reports_its_durations_times_a_factor():
+    out = []
+    queried = QueriedSteps(
+        Peer("worker", 0), ESync(), lambda n: Compute("train", lambda: None), lambda: iter(()), lambda: 10.0
+    )
+    for effects in (queried.begin(0), queried.stepped(1, 0.5)):
+        out += [effect.message for effect in effects if isinstance(effect, Send)]
+    assert [message.c for message in out] == [None, 5.0]
+    assert queried.fields()["step_seconds"] == 0.5, "the record states what was measured"
+
+
+@pytest.mark.parametrize(("kind", "reported"), [("slow_clock", 4.0), ("fast_clock", 0.25)])
+def test_an_attacker_reports_in_the_rounds_of_its_schedule(kind, reported):
+    attack = active().of("attacks")[kind](factor=4.0, rate=0.5, every=2)
+    clocks = [
+        Attacker(
+            Peer("worker", worker), attack, 4, 1, 10, Layout.of_sizes((3,), 3), *map(np.random.default_rng, (1, 2))
+        )
+        for worker in range(4)
+    ]
+    assert sorted(each.clock(0, 0) for each in clocks) == sorted([1.0, 1.0, reported, reported])
+    assert [each.clock(1, 0) for each in clocks] == [1.0] * 4
+
+
+def test_a_clock_attack_needs_a_policy():
+    run = run_of(ESync(), 4).model_copy(update={"attack": active().of("attacks")["slow_clock"]()})
+    alone = run.model_copy(update={"train": run.train.model_copy(update={"local_steps": 2})})
+    assert not [each for each in contradictions(run) if "only a policy of local steps" in each.message]
+    assert [each for each in contradictions(alone) if "slow_clock reports wrong durations, but only" in each.message]

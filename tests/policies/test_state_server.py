@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from hpcps.policies import DyLU, ESync, RoleProgress
-from hpcps.policies.local_steps import StateServer
+from hpcps.policies.local_steps import StateServer, clipped
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
@@ -217,3 +217,51 @@ def test_reports_in_any_order():
     run_state_machine_as_test(
         AnyOrder, settings=settings(derandomize=True, deadline=None, max_examples=examples(60), stateful_step_count=40)
     )
+
+
+def lying(server, round, role, factor):
+    """Let a role report its durations times a factor."""
+    honest = server.report
+    server.report = lambda *given: honest(*given[:3], given[3] * (factor if given[0] == role else 1), given[4])
+    try:
+        return play_round(server, round, [0.05, 0.05, 0.05, 0.15], start=10.0 * round)[0]
+    finally:
+        server.report = honest
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+@pytest.mark.parametrize("policy", [ESync, DyLU])
+def test_measured_durations_do_not_depend_on_what_a_role_reports(policy, factor):
+    honest, measuring, believing = (
+        StateServer(policy(durations=way), 4, 4) for way in ("reported", "measured", "reported")
+    )
+    for round in range(3):
+        want = play_round(honest, round, [0.05, 0.05, 0.05, 0.15], start=10.0 * round)[0]
+        assert lying(measuring, round, 0, factor) == want
+        believed = lying(believing, round, 0, factor)
+        assert believed != want or (policy is ESync and factor < 1) or round == 0
+        for role, each in enumerate(measuring.progress):
+            assert each.c == pytest.approx(0.15 if role == 3 else 0.05)
+
+
+def test_a_duration_is_measured_from_one_message_to_the_next():
+    """Whatever they say: one step in 0.05 s, two steps in 0.2 s, and one in 0.15 s."""
+    server, measured = StateServer(ESync(durations="measured"), 2, 2), []
+    server.begin(0, 0, 1.0)
+    for k, now in ((1, 1.05), (3, 1.25), (4, 1.4)):
+        server.report(0, 0, k, 1e6, now)
+        measured.append(server.progress[0].c)
+    assert measured == pytest.approx([0.05, 0.05, 0.1]), "lower medians"
+
+
+def test_without_a_beginning_nothing_is_measured():
+    server = StateServer(ESync(durations="measured"), 2, 2)
+    assert server.report(0, 0, 1, 1e-9, 5.0) == 0
+    assert server.progress[0].c is None
+
+
+def test_durations_are_limited_by_the_median_of_the_others():
+    progress = [RoleProgress(c=c) for c in (0.05, 0.04, 9.0, 1e-6, None)]
+    assert clipped(progress, None) is progress
+    assert [each.c for each in clipped(progress, 3.0)] == pytest.approx([0.05, 0.04, 0.12, 0.05 / 3, None], nan_ok=True)
+    assert clipped(progress[:1], 3.0) == progress[:1]

@@ -18,7 +18,19 @@ from hpcps.numerics.operations import gram, weighted_sum, whole_gram
 from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
-from hpcps.rules import Arc, Average, Bucketing, Clipping, Krum, Median, Nnm, Rule, TrimmedMean, combine_finite
+from hpcps.rules import (
+    Arc,
+    Average,
+    Bucketing,
+    Clipping,
+    Foundation,
+    Krum,
+    Median,
+    Nnm,
+    Rule,
+    TrimmedMean,
+    combine_finite,
+)
 from hpcps.rules.context import Arrays, Context
 from hpcps.rules.preaggregation import PreAggregator, mixture
 
@@ -60,12 +72,24 @@ def bucketing(stage, rows, f, exact):
     return np.array([rows[bucket].mean(axis=0) for bucket in buckets])
 
 
+def foundation(stage, rows, f, exact):
+    least, greatest = rows.min(axis=0), rows.max(axis=0)
+    scores = np.array([min(((row - least) ** 2).sum(), ((row - greatest) ** 2).sum()) for row in rows])
+    order = np.argsort(-scores, kind="stable")
+    gap = scores[order[0]] - scores[order[1]] if len(rows) > 1 else np.inf
+    sure = exact or gap > 1e-12 * (1 + (rows**2).sum())
+    number = len(rows) // 2 if stage.copies is None else stage.copies
+    copied = rows[order[0]] if sure else np.full(rows.shape[1], np.nan)
+    return np.array([*rows, *[copied] * number]).reshape(len(rows) + number, rows.shape[1])
+
+
 f = st.sampled_from([0, 1, 2, 0.1, 0.29, None])
 per = st.sampled_from(["vector", "block"])
 STAGES = {
     "nnm": (st.builds(Nnm, f=f, per=per), nnm),
     "arc": (st.builds(Arc, f=f, per=per), arc),
     "clipping": (st.builds(Clipping, radius=st.sampled_from([1e-3, 1.0, 1e3]), per=per), clipping),
+    "foundation": (st.builds(Foundation, copies=st.sampled_from([None, 0, 1, 4]), per=per), foundation),
     "bucketing": (st.builds(Bucketing, size=st.integers(1, 5), f=st.just(0)), bucketing),
 }
 
@@ -137,6 +161,8 @@ CHAINS = {
     "nnm": [Nnm(f=2)],
     "arc, nnm": [Arc(f=2), Nnm(f=2)],
     "bucketing": [Bucketing(f=1)],
+    "foundation": [Foundation()],
+    "nnm, foundation per block": [Nnm(f=1), Foundation(copies=2, per="block")],
     "nnm per block": [Clipping(radius=150.0), Nnm(f=2, per="block")],
 }
 

@@ -168,6 +168,20 @@ def check_zeno(rule: Any, case: Case, combined: Combined) -> None:
             assert close(got, want, want, values)
 
 
+def check_lasa(rule: Any, case: Case, combined: Combined) -> None:
+    n, sizes = len(case.updates), np.abs(case.updates.astype(np.float64))
+    if n == 0 or sizes.max(initial=0.0) > 1e15 or sizes[sizes > 0].min(initial=1.0) < 1e-15:
+        return  # as below
+    parts = [slice(block.offset, block.stop) for block in case.layout.blocks]
+    measures, scaled = transcriptions.lasa_measures(rule, case.updates.astype(np.float64), parts)
+    for part, each, accepted in zip(parts, measures, combined.accepted.T, strict=True):
+        ordinary, sure = transcriptions.lasa_ordinary(rule, each)
+        if sure:
+            assert np.array_equal(accepted, ordinary)
+        want = scaled[accepted, part].mean(axis=0)
+        transcriptions.near(combined.update[part].astype(np.float64), want, scaled[:, part], 1e-12)
+
+
 def check_transcription(rule: Any, case: Case, combined: Combined) -> None:
     n, check = len(case.updates), transcriptions.TRANSCRIPTIONS[rule.kind]
     own = case.reference.astype(np.float64)
@@ -206,6 +220,11 @@ REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, 
         check_zeno,
     ),
 }
+bounds = st.sampled_from([0.1, 1.0, 2.0])
+REFERENCES["lasa"] = (
+    st.fixed_dictionaries({"sparsity": st.sampled_from([0.0, 0.3, 0.9]), "norm_bound": bounds, "sign_bound": bounds}),
+    check_lasa,
+)
 f = st.sampled_from([0, 1, 2, 3, 0.0, 0.1, 0.2, 0.29, 0.4])
 per = st.sampled_from(["vector", "block"])
 few = st.sampled_from([0, 1, 2, 0.1, 0.2])
@@ -232,6 +251,13 @@ KEYS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "dnc": {"f": few, "iterations": st.just(1)},
     "sign_majority": {"step": st.sampled_from([1.0, 0.1])},
     "rlr": {"threshold": st.integers(0, 17)},
+    "signguard": {
+        "low": st.sampled_from([0.0, 0.1, 1.0]),
+        "high": st.sampled_from([1.0, 3.0]),
+        "share": st.just(1.0),  # all coordinates, whatever numbers are drawn
+    },
+    "flame": {"noise": st.sampled_from([0.0, 0.1])},
+    "foolsgold": {"memory": st.sampled_from(["run", "round"]), "confidence": st.sampled_from([1.0, 0.1])},
     "loss_score": {
         "f": f,
         "rho": st.sampled_from([0.0, 1e-3]),

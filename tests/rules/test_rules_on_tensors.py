@@ -13,7 +13,7 @@ from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.update.attacker import Attacker
-from hpcps.rules import Arc, Bucketing, Clipping, Context, Nnm, Rule, combine_finite
+from hpcps.rules import Arc, Bucketing, Clipping, Context, Foundation, Nnm, Rule, combine_finite
 from hpcps.rules.asynchronous import decide_finite
 from hpcps.rules.context import Arrays, AsyncContext
 from hpcps.spec.schema import Run
@@ -34,6 +34,7 @@ VARIANTS = [
     ("mean", {"before": (Nnm(f=2),)}), ("trimmed_mean", {"before": (Bucketing(size=2),), "f": 1}),
     ("krum", {"before": (Nnm(f=2),), "f": 2}), ("zeno", {"before": (Clipping(radius=60.0),)}),
     ("bulyan", {"before": (Arc(f=2),), "f": 2}), ("median", {"before": (Arc(f=2), Nnm(f=2, per="block"))}),
+    ("median", {"before": (Foundation(),)}), ("krum", {"before": (Nnm(f=2), Foundation(per="block")), "f": 2}),
     ("aksel", {"before": (Nnm(f=2),)}), ("centered_clipping", {"before": (Clipping(radius=60.0),)}),
     *((name, {"skipped": "left_out", **KEYS.get(name, {})}) for name in ("mean", "median", "zeno", "trimmed_mean")),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.cluster import HDBSCAN
 
 Rows = NDArray[np.float64]
 Reference = Callable[[Any, Rows, Rows, NDArray[np.bool_], Rows, bool], None]
@@ -238,6 +239,140 @@ def loss_score(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, ex
     mean_of(rows[accepted], update)
 
 
+def mean_shift(points: Rows) -> list[int]:
+    """Return the cluster of each point."""
+
+    def distance(a: Rows, b: Rows) -> float:
+        return float(np.sqrt(((a - b) ** 2).sum()))
+
+    n = len(points)
+    others = [sorted(distance(a, b) for b in points) for a in points]
+    bandwidth = sum(line[n // 2] for line in others) / n * (1 + 1e-9)
+    modes = []
+    for point in points:
+        while True:
+            within = [other for other in points if distance(point, other) <= bandwidth]
+            mean = np.array(within).mean(axis=0) if within else point
+            if np.abs(mean - point).max(initial=0.0) <= 1e-13:
+                break
+            point = mean
+        modes.append((sum(distance(point, other) <= bandwidth for other in points), point))
+    remaining: list[Rows] = []
+    for _, mode in sorted(modes, key=lambda pair: -pair[0]):
+        if all(distance(mode, other) > bandwidth for other in remaining):
+            remaining.append(mode)
+    return [min(range(len(remaining)), key=lambda k: distance(point, remaining[k])) for point in points]
+
+
+def scaled_to_median(rows: Rows) -> tuple[Rows, Rows, float]:
+    """Return the norms, the rows scaled down to the median norm, and this norm."""
+    norms = np.sqrt((rows**2).sum(axis=1))
+    most = float(np.median(norms))
+    return (
+        norms,
+        np.array([row * (most / norm if norm > most else 1.0) for row, norm in zip(rows, norms, strict=True)]),
+        most,
+    )
+
+
+def signguard(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    d = rows.shape[1]
+    norms, scaled, most = scaled_to_median(rows)
+    shares = np.array([[(row > 0).sum(), (row == 0).sum(), (row < 0).sum()] for row in rows]) / max(d, 1)
+    labels = mean_shift(shares)
+    largest = max(labels, key=labels.count)  # of equal ones, the first update's
+    for k, norm in enumerate(norms):
+        ordinary = rule.low * most <= norm <= rule.high * most
+        edge = min(abs(norm - rule.low * most), abs(norm - rule.high * most)) <= 1e-12 * most
+        assert accepted[k] == (ordinary and labels[k] == largest) or edge
+    near(update, scaled[accepted].mean(axis=0) if accepted.any() else np.zeros(d), scaled, 1e-12)
+
+
+def flame(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    n, d = rows.shape
+    norms, scaled, most = scaled_to_median(rows)
+    away = np.ones((n, n))
+    for i in range(n):
+        for j in range(n):
+            if norms[i] and norms[j]:
+                away[i, j] = ((rows[i] / norms[i] - rows[j] / norms[j]) ** 2).sum() / 2
+    np.fill_diagonal(away, 0.0)
+    gaps = np.diff(np.sort(away[np.triu_indices(n, 1)]))
+    if n > 1 and gaps.min(initial=1.0) > 1e-9:  # otherwise rounding decides which of two updates is nearer
+        labels = HDBSCAN(
+            metric="precomputed", min_cluster_size=n // 2 + 1, min_samples=1, allow_single_cluster=True, copy=True
+        ).fit_predict(away)
+        largest = max(range(n), key=lambda label: (labels == label).sum())
+        assert np.array_equal(accepted, labels == largest)
+    want = scaled[accepted].mean(axis=0) if accepted.any() else np.zeros(d)
+    noise = rule.noise * most * np.random.default_rng(0).standard_normal(d, dtype=np.float32).astype(np.float64)
+    near(update, want + noise * accepted.any(), np.vstack((scaled, noise)), 1e-12)
+
+
+def lasa_measures(rule: Any, rows: Rows, blocks: list[slice]) -> tuple[Rows, Rows]:
+    """Return the norm and the mean sign of each row in each block `[B, n, 2]`, and the scaled rows."""
+    _, scaled, _ = scaled_to_median(rows)
+    keep, found = int((1 - rule.sparsity) * rows.shape[1]), np.zeros((len(blocks), len(rows), 2))
+    for k, (row, short) in enumerate(zip(rows, scaled, strict=True)):
+        sparse = np.zeros_like(row)
+        for place in np.argsort(-np.abs(row), kind="stable")[:keep]:
+            sparse[place] = short[place]
+        for index, block in enumerate(blocks):
+            signs = np.sign(sparse[block][sparse[block] != 0])
+            found[index, k] = np.sqrt((sparse[block] ** 2).sum()), signs.mean() if len(signs) else 0.0
+    return found, scaled
+
+
+def lasa_ordinary(rule: Any, measures: Rows) -> tuple[NDArray[np.bool_], bool]:
+    """Return which rows are ordinary, and whether rounding cannot change that."""
+    ordinary, sure = np.ones(len(measures), np.bool_), True
+    for values, bound in zip(measures.T, (rule.norm_bound, rule.sign_bound), strict=True):
+        away, room = np.abs(values - np.median(values)), bound * values.std()
+        slack = 1e-12 * (np.abs(values).max() + room)
+        sure = sure and bool(((np.abs(away - room) > slack) & ((away == 0) | (away > slack))).all())
+        ordinary &= (away < room) | (away == 0)
+    return (ordinary if ordinary.any() else ~ordinary), sure
+
+
+def foolsgold(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    """In the first round, in which the histories are the updates."""
+    n, norms = len(rows), np.sqrt((rows**2).sum(axis=1))
+    want = foolsgold_weights(rule, rows)
+    if want is None:
+        return
+    assert accepted[want > 1e-9].all()
+    assert not accepted[(norms == 0) & (n > 0)].any()
+    mean = (want[:, None] * rows).sum(axis=0) / want.sum() if want.sum() else np.zeros(rows.shape[1])
+    if want.sum() > 1e-6 or not want.any():
+        assert (np.abs(update - mean) <= 1e-5 * np.abs(rows).max(initial=0.0) + 2.0**-149).all()
+
+
+def foolsgold_weights(rule: Any, history: Rows) -> Rows | None:
+    """Return the weights; None where rounding decides on them, as between equal directions."""
+    n, norms = len(history), [float(np.sqrt((row**2).sum())) for row in history]
+    cosines = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if norms[i] and norms[j]:
+                cosines[i, j] = (history[i] / norms[i]) @ (history[j] / norms[j])
+    most = [max((cosines[i, j] for j in range(n) if j != i), default=-1.0) for i in range(n)]
+    weights = np.zeros(n)
+    for i in range(n):
+        pardoned = [-1.0]
+        for j in range(n):
+            if j != i:
+                behind = most[j] > 0 and most[i] < most[j]
+                pardoned.append(cosines[i, j] * max(most[i], 0.0) / most[j] if behind else cosines[i, j])
+        weights[i] = min(max(1 - max(pardoned), 0.0), 1.0) if norms[i] else 0.0
+    if n > 1 and 0 < weights.max() < 1e-6:
+        return None
+    if weights.any():
+        shares = np.minimum(weights / weights.max(), 0.99)
+        logits = [np.log(share / (1 - share)) + 0.5 if share else -1.0 for share in shares]
+        weights = np.clip(rule.confidence * np.array(logits), 0.0, 1.0)
+    return weights
+
+
 TRANSCRIPTIONS: dict[str, Reference] = {
     "krum": krum,
     "multi_krum": krum,
@@ -257,4 +392,7 @@ TRANSCRIPTIONS: dict[str, Reference] = {
     "sign_majority": sign_majority,
     "rlr": rlr,
     "loss_score": loss_score,
+    "signguard": signguard,
+    "flame": flame,
+    "foolsgold": foolsgold,
 }

@@ -519,12 +519,12 @@ BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
     ("more", "expected"),
     [
         (f"{BEFORE}[{{kind='arc'}},\n{{kind='nmm'}}]", '14: validation.rule.before[1].kind: unknown pre-aggregator '
-         '"nmm": did you mean "nnm"? choices: arc, bucketing, clipping, nnm'),
+         '"nmm": did you mean "nnm"? choices: arc, bucketing, clipping, foundation, nnm'),
         (f"{BEFORE}[{{kind='nnm', size=2}}]", "13: validation.rule.before[0].size: unknown key"),
-        (f"{BEFORE}['arc', 'nmn']", '13: validation.rule.before[1]: expects "arc", "bucketing", "clipping" or "nnm", '
-         'or a table of this kind, got "nmn": did you mean "nnm"?'),
-        (f"{BEFORE}'nnm'", '13: validation.rule.before: expects a list, each "arc", "bucketing", "clipping" or "nnm", '
-         'or a table of this kind (default []), got "nnm": did you mean ["nnm"]?'),
+        (f"{BEFORE}['arc', 'nmn']", '13: validation.rule.before[1]: expects "arc", "bucketing", "clipping", '
+         '"foundation" or "nnm", or a table of this kind, got "nmn": did you mean "nnm"?'),
+        (f"{BEFORE}'nnm'", '13: validation.rule.before: expects a list, each "arc", "bucketing", "clipping", '
+         '"foundation" or "nnm", or a table of this kind (default []), got "nnm": did you mean ["nnm"]?'),
         (f"{BEFORE}{{kind='nnm'}}", '13: validation.rule.before: expects a list, each "arc", '),
         (f"{BEFORE}[{{kind='bucketing', size=0}}]", "13: validation.rule.before[0].size: expects a whole number"),
         (f"{BEFORE}[{{kind='bucketing', f=1}}]", "11: validation.rule: bucketing needs more than 2 f buckets, and f = "
@@ -566,6 +566,7 @@ def test_mistakes_of_what_is_before_a_rule(write: Write, more: str, expected: st
         ("communication.compression", f'{SPARSE_LOCO}, memory = "none" }}'),
         ("communication.compression", f'{SPARSE_LOCO}, memory = "ef21" }}'),
         ("communication.compression", f'{SPARSE_LOCO}, direction = "model" }}'),
+        ("communication.compression", f'{SPARSE_LOCO.replace("sparse_loco", "demo")}, memory = "none" }}'),
     ],
 )
 def test_a_key_without_an_effect_is_a_mistake(write: Write, key: str, setting: str) -> None:

@@ -108,6 +108,9 @@ class SyncWorker(Worker):
         relabel = self._packer.attacker.relabel(self.round, self._training.epochs_over)
         return self._trainer.train(steps, relabel=relabel, epoch=self.rate_epoch)
 
+    def clock(self) -> float:
+        return self._packer.attacker.clock(self.round, self._training.epochs_over)
+
     def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
         yield from self._adversary.show(packed, self.round, self._sender.checkpoint_flags, epoch=self.rate_epoch)

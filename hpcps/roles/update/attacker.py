@@ -11,6 +11,7 @@ from hpcps.attacks import (
     Attack,
     AttackContext,
     ByzantineAttack,
+    ClockAttack,
     LabelAttack,
     NoAttack,
     SendingAttack,
@@ -115,6 +116,10 @@ class Attacker:
     def delay(self, round: int, epoch: int) -> float:
         """Return the seconds by which the attack delays the update."""
         return self._attack.delay if isinstance(self._attack, SendingAttack) and self._acts(round, epoch) else 0.0
+
+    def clock(self, round: int, epoch: int) -> float:
+        """Return what the worker multiplies its seconds per step by when it reports them."""
+        return self._attack.reported if isinstance(self._attack, ClockAttack) and self._acts(round, epoch) else 1.0
 
     def _acts(self, round: int, epoch: int) -> bool:
         """Return whether this worker attacks as a whole in a round."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hpcps.attacks import Infinite, Nan
+from hpcps.attacks import ClockAttack, Infinite, Nan
 from hpcps.compression import Compressor
 from hpcps.optimizers import NoOptimizer
 from hpcps.registry import active
-from hpcps.rules import AsyncRule, Rule
+from hpcps.rules import AsyncRule, FoolsGold, Rule
 from hpcps.rules.coordinate_wise import Average, Mean
 from hpcps.spec.device_buffers import obstacle
 from hpcps.spec.locate import Path
@@ -194,6 +194,9 @@ def _quorum(run: Run) -> Iterator[Need]:
     yield Need(QUORUM, "rounds of fixed steps", f"{train.policy.kind if train.policy else ''} {message}local steps")
     message = f"{run.attack.kind} needs all honest updates of a round before its own, and a round with a quorum closes "
     yield Need(QUORUM, "own attacks", f"{message}without some of them: use another attack, or leave it out")
+    if isinstance(run.validation.rule, FoolsGold) and run.validation.rule.memory == "run":
+        message = "foolsgold adds up the updates of each worker, and a round with a quorum lacks some: use "
+        yield Need((*RULE, "memory"), "", f'{message}memory = "round"', (QUORUM,))
     if isinstance(train.quorum, int) and train.quorum > workers:
         yield Need(QUORUM, "", f"{train.quorum} of {workers} workers cannot answer: use at most {workers}", (WORKERS,))
     elif train.quorum != workers:
@@ -373,6 +376,9 @@ def _attack(run: Run) -> Iterator[Need]:
     elif isinstance(attack, (Nan, Infinite)):
         message = f"{how} each worker screens its own update, so {attack.kind} would do nothing: use another attack"
         yield Need(ATTACK, "servers", message)
+    if isinstance(attack, ClockAttack) and run.train.policy is None:
+        message = f"{attack.kind} reports wrong durations, but only a policy of local steps asks for durations: "
+        yield Need(ATTACK, "", f'{message}use local_steps = {{ kind = "esync" }}, or another attack', (STEPS,))
     if "rule" not in attack.needs or rule.mode != run.rule_mode:
         return
     message = "tries the rule on the updates of a round, but asynchronous updates come one at a time"

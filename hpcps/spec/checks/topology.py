@@ -31,6 +31,8 @@ def _topology_is_whole(run: Run) -> Iterator[Problem]:
 
 def _keys_of_the_rule_agree(run: Run) -> Iterator[Problem]:
     rule = run.validation.rule
+    if isinstance(rule, Rule) and (reason := rule.obstacle()):
+        yield Problem(("validation", "rule"), f"{rule.kind} {reason}")
     if isinstance(rule, Rule) and (reason := rule.contradiction()):
         yield Problem(("validation", "rule", "skipped"), reason)
     if isinstance(rule, Trimming) and rule.f is not None and "trim" in rule.model_fields_set and rule.trim == DEFAULT:
