@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.roles.asynchronous.adversary import AsyncAdversary
@@ -70,6 +73,8 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     # The evaluator has the shard of the coordinator, for BatchNorm statistics.
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
+    if run.audits:
+        resources = replace(resources, build=partial(build_trainer, run))
     if incarnation:
         role = make_training_role(run, peer, trainer, resources)
         assert isinstance(role, (SyncWorker, AsyncWorker, SyncValidator)), "a run survives the loss of no other roles"
