@@ -157,10 +157,11 @@ class Packer:
         if choice.withheld:
             return Packed((), 0, 0, int(attacked.sum()), choice.delay, sent, self._partitions.nothing())
         packed = self._packed(update, sent, int(attacked.sum()), choice.delay)
-        self.memory.release(sent, attacked)
+        not_kept = np.zeros_like(attacked) if self.attacker.remains else attacked
+        self.memory.release(sent, not_kept)
         if encodes_first:
             return self._attack_encoded(packed, round, epoch)
-        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), without_feedback=attacked & sent)
+        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), without_feedback=not_kept & sent)
 
     def _packed(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
         """Return the update that the sent blocks of a vector `[d]` are."""
