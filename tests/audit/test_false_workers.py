@@ -1,13 +1,17 @@
 """Audits find each worker that does something else than it should, and only such workers."""
 
+from typing import ClassVar, Literal
+
 import numpy as np
 import pytest
 from audited import audited, audits_of, play_audited
 from executed import lines, run_here
+from interrupted import model, play
 
-from hpcps.attacks import Late, Omniscient, attackers
+from hpcps.attacks import Attack, Late, Omniscient, attackers
 from hpcps.numerics.state import PackedState
 from hpcps.protocol.messages import Peer
+from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.roles.sync.audit import Auditor, Commitments
 from hpcps.roles.sync.worker import SyncWorker
@@ -65,6 +69,36 @@ def test_from_then_on_its_updates_count_as_absent_and_fewer_byzantine_ones_are_e
         assert line["received_pairs"] == rounds[0]["received_pairs"] * 4 // 6
     line = lines(directory.path, "validator-0", "excluded")[0]
     assert (line["round"], line["of"]) == (1, 0), "the audits of a round are executed in the next one"
+
+
+class Poison(Attack):
+    """Sends 5 times the negated update."""
+
+    kind: Literal["poison"] = "poison"
+
+    def corrupt(self, block, context):
+        """See `Attack.corrupt`."""
+        block *= -5
+
+
+class Remaining(Poison):
+    """The same; the rest of it stays in the residual."""
+
+    kind: Literal["remaining"] = "remaining"
+    remains: ClassVar[bool] = True
+
+
+def test_what_remains_of_an_attack_enters_later_updates_and_the_round_that_began_it_proves_it(tmp_path):
+    run, models = audited(0.0, **TOPK), []
+    for attack in (Poison, Remaining):
+        update = {"attack": attack(rate=0.25, scope="worker", every=1000)}
+        assert play(run.model_copy(update=update), tmp_path / attack.__name__)
+        models.append(model(tmp_path / attack.__name__))
+    assert not np.array_equal(*models)
+    assert play(audited(1.0, **TOPK).model_copy(update=update), tmp_path / "audited")
+    audits, excluded = audits_of(RunDirectory(tmp_path / "audited"))
+    assert list(excluded.values()) == [(0, UPDATE)]
+    assert len(audits) > 10
 
 
 def test_a_majority_of_attackers_is_excluded(tmp_path):
