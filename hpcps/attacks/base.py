@@ -148,6 +148,9 @@ class Attack(ByzantineAttack, ABC):
 
     needs: ClassVar[frozenset[Need]] = frozenset({"own"})
 
+    remains: ClassVar[bool] = False
+    """Whether the attacker's residual keeps what the encoding loses of the attack, so that later updates contain it."""
+
     def replace(self, block: Vector, context: AttackContext) -> None:
         """Replace one block of the worker's update; the attack gets zeros if it does not need the update.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from hpcps.data.shards import shard_of, shard_size, sizes_of_shards
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
@@ -74,6 +77,8 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     # The evaluator has the shard of the coordinator, for BatchNorm statistics.
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
+    if run.audits:
+        resources = replace(resources, build=partial(build_trainer, run))
     if incarnation:
         role = make_training_role(run, peer, trainer, resources)
         assert isinstance(role, (SyncWorker, AsyncWorker, SyncValidator)), "a run survives the loss of no other roles"

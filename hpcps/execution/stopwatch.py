@@ -16,6 +16,7 @@ _COLUMN = {
     "combine": "combine",
     "apply": "combine",
     "craft": "combine",
+    "audit": "combine",
     "pack": "exchange",
     "adopt": "exchange",
 }

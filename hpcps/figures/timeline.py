@@ -35,6 +35,7 @@ _COLOR = {
     "combine": "#D55E00",
     "apply": "#E69F00",
     "craft": "#8B0000",
+    "audit": "#4B0082",
     "send": "#000000",
     "receive": "#CC79A7",
     "handle": "#777777",

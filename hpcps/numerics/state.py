@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -38,6 +41,66 @@ class State:
         prefix = f"{name}."
         arrays = {key.removeprefix(prefix): values for key, values in self.arrays.items() if key.startswith(prefix)}
         return State(arrays, self.facts[name])
+
+
+@dataclass(frozen=True)
+class PackedState:
+    """A state as a message holds it; the same state always gives the same.
+
+    Attributes:
+        facts: its facts.
+        arrays: name, type and shape of each array, by name.
+        values: the bytes of the arrays, one after another, as float32 `[m]`; filled up with zeros.
+    """
+
+    facts: dict[str, Any]
+    arrays: list[list[Any]]
+    values: NDArray[np.float32]
+
+    @staticmethod
+    def of(state: State) -> PackedState:
+        """Pack a state."""
+        arrays = sorted(state.arrays.items())
+        table = [[name, values.dtype.str, list(values.shape)] for name, values in arrays]
+        size = sum(values.nbytes for _, values in arrays)
+        packed = np.zeros(-(-size // 4) * 4, np.uint8)
+        start = 0
+        for _, values in arrays:
+            packed[start : start + values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            start += values.nbytes
+        return PackedState(state.facts, table, packed.view(np.float32))
+
+    def unpacked(self) -> State:
+        """Return a copy of the state.
+
+        Raises:
+            ValueError: the table does not fit the bytes.
+        """
+        content, arrays, start = self.values.tobytes(), {}, 0
+        for name, kind, shape in self.arrays:
+            dtype, count = _plain_type(kind), math.prod(shape)
+            if min(shape, default=0) < 0 or start + count * dtype.itemsize > len(content):
+                raise ValueError(f"{name} does not fit into {len(content)} bytes")
+            arrays[name] = np.frombuffer(content, dtype, count, start).reshape(shape).copy()
+            start += count * dtype.itemsize
+        return State(arrays, self.facts)
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the state."""
+        found = hashlib.sha256(json.dumps([self.facts, self.arrays], sort_keys=True).encode())
+        found.update(self.values.data)
+        return found.hexdigest()
+
+
+def _plain_type(kind: str) -> np.dtype[Any]:
+    """Return the type of numbers of this name."""
+    try:
+        dtype = np.dtype(kind)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    if dtype.kind not in "biuf":
+        raise ValueError(f"an array of {kind} has no numbers")
+    return dtype
 
 
 class Kept(Protocol):

@@ -117,7 +117,7 @@ class Compute:
     """Run a computation, then pass its result as `Computed`. A handler must yield nothing after it.
 
     Attributes:
-        task: `train`, `evaluate`, `combine`, `pack`, `craft` or `adopt`; the record accounts the time to it.
+        task: `train`, `evaluate`, `combine`, `pack`, `craft`, `audit` or `adopt`; the record accounts the time to it.
         work: what to run.
         steps: the number of its local steps, for the clock of a simulation.
         elements: the number of elements of models or updates that it reads, for the clock of a simulation.

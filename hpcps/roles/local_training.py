@@ -159,6 +159,11 @@ class LocalTraining:
         return self._schedule.over(round) or Flag.SUSPEND in self.flags
 
     @property
+    def is_last(self) -> bool:
+        """Whether no round follows, as far as the role knows."""
+        return self._schedule.over(self.round + 1)
+
+    @property
     def _coming(self) -> int | None:
         """The round that the next model begins; None if the model of the present round is adopted."""
         if self.stage in (Stage.SENDING, Stage.CHECKPOINTING, Stage.WAITING_FOR_MODEL):

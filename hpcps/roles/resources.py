@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcps.numerics.layout import Allocate, private
 from hpcps.roles.evaluation_job import ModelEvaluations
+from hpcps.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Resources:
         on_host: allocates memory of the host to send from, also if `allocate` gives the memory of a device.
         threads: the number of threads that combine updates; in a synchronous run the other processes wait then.
         evaluations: evaluates for the evaluator; None: the evaluator does it with a trainer of its own.
+        build: returns a new trainer of a role, such as `("worker", 3)`, for audits; None without them.
     """
 
     allocate: Allocate = private
@@ -26,6 +29,7 @@ class Resources:
     on_host: Allocate = private
     threads: int = 1
     evaluations: ModelEvaluations | None = None
+    build: Callable[[str, int], Trainer] | None = None
 
 
 ALONE = Resources()

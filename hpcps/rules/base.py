@@ -210,6 +210,23 @@ class Rule(BaseRule, CombiningStage, ABC):
         """Return why it cannot be used in this environment, and what to do; empty if it can."""
         return ""
 
+    def without(self, excluded: int, n: int) -> Rule:
+        """Return the rule for the rest of n updates, of which some Byzantine ones are excluded: f is smaller by them.
+
+        Shares that are not named `f` stay.
+
+        Args:
+            excluded: the number of excluded updates.
+            n: the number of updates with them.
+        """
+
+        def less(stage: CombiningStage) -> dict[str, object]:
+            f = getattr(stage, "f", None) if "f" in type(stage).model_fields else None
+            return {} if f is None else {"f": max(count(f, n) - excluded, 0)}
+
+        before = tuple(stage.model_copy(update=less(stage)) for stage in self.before)
+        return self.model_copy(update={"before": before, **less(self)})
+
     def contradiction(self) -> str:
         """Return which keys contradict each other, and what to do; empty if none do."""
         if self.skipped == "left_out" and self.scope == "vector":

@@ -170,6 +170,19 @@ class Communication(Config):
     )
 
 
+class Audit(Config):
+    """Which updates of workers are executed again, to prove that a worker did not do what it should."""
+
+    share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Synchronous, on CPUs: the probability with which the update of a worker is audited in a round: "
+        "the worker hands over its state, its validator executes the local steps again and excludes the worker if the "
+        "update or the state after it is another one; 0: no audits.",
+    )
+
+
 class Validation(Config):
     """The rule that decides which updates enter the model, and the evaluation of the model."""
 
@@ -195,6 +208,7 @@ class Validation(Config):
         "`averaged`: mean of the workers' running statistics; `reestimated`: computed on validator 0's shard for the "
         "tested model.",
     )
+    audit: Audit = Audit()
 
 
 class Checkpoint(Config):
@@ -402,6 +416,11 @@ class Run(Config):
     def misses_rounds(self) -> bool:
         """Whether a round may close without a worker: it is late, or lost."""
         return self.has_quorum or (self.survive.workers and self.train.mode == "sync")
+
+    @property
+    def audits(self) -> bool:
+        """Whether validators audit workers."""
+        return self.validation.audit.share > 0
 
     @property
     def has_adversary(self) -> bool:

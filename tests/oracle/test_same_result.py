@@ -184,6 +184,12 @@ def points():
     yield "resnet-evaluator", spec("zeno", 1, 1, **network, **evaluator)
     averaged["validation"]["rule"] = {"kind": "average"}
     train = {"epochs": 1, "first_step": "overwritten", "exchange": "ring"}
+    # With audits, which exclude attackers: of one who answers for itself, in partitions, and with an adversary.
+    audits = {"train": {"device": "cpu"}, "validation": {"rule": {"kind": "average"}, "audit": {"share": 0.6}}}
+    cut, ef21 = {"partition": 4096}, {"compression": {"kind": "topk", "memory": "ef21"}}
+    flip = {"kind": "sign_flip", "rate": 0.4, "scope": "worker"}
+    yield "audits-1-2", spec("average", 2, 1, **audits, attack=flip, transport=cut, communication=ef21)
+    yield "audits-2-1", spec("average", 1, 2, **audits, attack={"kind": "ipm", "rate": 0.4})
     yield "ring-resnet", spec("average", **workers, train=train, **network, **averaged)
 
 
@@ -250,7 +256,7 @@ FEW = ("average-0-2", "average-0-2-sent", "average-0-2-cut", "zeno-1-2", "zeno++
 PSLITE = (
     *OVER_PSLITE,
     *("average-0-2", "average-1-3-cut", "zeno-1-1", "ipm-1-2-cut", "ring-cut", "powersgd-1-2"),
-    *("resnet", "evaluator", "resnet-evaluator"),
+    *("resnet", "evaluator", "resnet-evaluator", "audits-1-2", "audits-2-1"),
 )
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 
@@ -359,6 +365,15 @@ def assert_same(played, in_process, points):
         if name.startswith("attack-"):
             rounds = [line for k in range(3) for line in lines(played / name, f"worker-{k}", "round")]
             assert any(line["blocks_attacked"] for line in rounds), f"{name}: nothing was attacked"
+        if run.audits:
+            found = [
+                [line["of"], line["worker"], line["proof"]]
+                for folder in (played, in_process)
+                for v in range(run.topology.validators)
+                for line in lines(folder / name, f"validator-{v}", "excluded")
+            ]
+            half = len(found) // 2
+            assert found[:half] == found[half:] != [], f"{name}: the same attackers are excluded"
         sent, received = traffic(played / name)
         if run.train.mode == "sync" and sent != received:
             different.append(f"{name}: {sent} bytes were sent and {received} received")

@@ -27,6 +27,7 @@ OF_TYPE = {
     Mask: MASKS,
     Vector: VALUES,
     Peer: PEERS,
+    Any: st.integers() | st.text(max_size=5),
 }
 
 

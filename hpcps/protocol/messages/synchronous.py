@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.protocol.messages.base import Flag, HeaderField, Message
@@ -65,6 +65,8 @@ class Update(
             update. Under `data`: the numbers of its local steps, of its passes over its shard, and of the batches of
             the pass under way. Under the name of each random stream of the update, such as `skipping`: numbers that
             only `go_to_positions` interprets. Else None.
+        commitment: with audits, in the last partition: the SHA-256 of the worker's state after this update, see
+            `Commitments`. Else None.
         values: these blocks, or what the compressor made of them.
     """
 
@@ -74,6 +76,7 @@ class Update(
     flags: Flag
     mask: Mask
     position: dict[str, list[int]] | None = None
+    commitment: str | None = None
     values: Vector
 
 
@@ -89,12 +92,57 @@ class Absent(
         abandoned: the number of local steps after which the worker abandoned the round; None if it did not. To the
             adversary always None.
         position: as in `Update`; to the adversary always None.
+        commitment: with audits, the SHA-256 of the worker's state after its local steps; to the adversary always None.
     """
 
     round: int
     flags: Flag
     abandoned: int | None = None
     position: dict[str, list[int]] | None = None
+    commitment: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProbeStep(Message, code=53, kind="PROBE", sender="worker", receiver="its validator"):
+    """With audits: what a step on a batch that all processes have in common gives here, when the worker starts.
+
+    Attributes:
+        checksum: the SHA-256 of the state after the step.
+    """
+
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AuditRequest(Message, code=54, kind="AUDIT", sender="validator", receiver="worker", answer="AuditedState"):
+    """With audits: the receiver hands over its state before its local steps of a round.
+
+    The update of the round has come, and its combined update is not sent before the state has come.
+
+    Attributes:
+        round: the round.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AuditedState(Message, code=55, kind="AUDITED", sender="worker", receiver="its validator"):
+    """With audits: the state of a worker before its local steps of a round, see `Commitments`.
+
+    Attributes:
+        round: the round.
+        steps: the number of its local steps.
+        facts: the facts of the state.
+        arrays: the arrays of the state, in the order of the payload: name, type and shape of each.
+        values: the bytes of the arrays, one after another, filled up with zeros to whole elements; see `PackedState`.
+    """
+
+    round: int
+    steps: Annotated[int, HeaderField.INDEX]
+    facts: dict[str, Any]
+    arrays: list[list[Any]]
+    values: Vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

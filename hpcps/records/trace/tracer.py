@@ -26,7 +26,7 @@ SUFFIX = ".spans"
 
 ACTIVITIES = (
     "wait", "pause", "handle", "receive", "send", "train", "evaluate", "pack", "combine", "apply", "adopt",
-    "checkpoint", "save", "craft",
+    "checkpoint", "save", "craft", "audit",
 )  # fmt: skip
 """The activities of a process. Their codes begin at 1, because a disk may contain zeros after a power failure."""
 

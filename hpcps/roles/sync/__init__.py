@@ -11,5 +11,6 @@
 - `quorum`: rounds that do not wait for every worker
 - `abandoning`: local steps that a late worker leaves when its round has closed
 - `last_answer`: the answer of a late worker, for checkpoints
+- `audit`: commitments of workers to their states, and audits of them
 - `adversary`: the adversary
 """

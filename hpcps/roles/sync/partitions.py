@@ -180,6 +180,7 @@ class PartitionCollector:
     Attributes:
         current: the number of the partition that is combined next.
         tally: the counts of the last `report`.
+        excluded: the senders whose answers count as absent from now on; they are waited for like absent ones.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class PartitionCollector:
         self._missing = dict.fromkeys(self._share, self.total)
         self._collector: Collector[tuple[Mask, Vector]] = Collector(self._share)
         self.tally = Tally()
+        self.excluded: set[Peer] = set()
         self.clear()
 
     def clear(self) -> None:
@@ -215,6 +217,11 @@ class PartitionCollector:
         self._present = np.zeros(count, np.bool_)
         self._outcomes = BlockOutcomes(count, max(partition.blocks.stop for partition in self._partitions))
         self._malformed = 0
+
+    def exclude(self, sender: Peer) -> None:
+        """Exclude a sender, whose answer to the present round no partition of the result contains so far."""
+        self.excluded.add(sender)
+        self._present[self._row[sender]] = False
 
     def _expect_updates(self) -> None:
         """Expect a whole update of every sender."""
@@ -356,7 +363,7 @@ class PartitionCollector:
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
         number = self.total - self._missing[source]
         self._collector.put(source, number, number + 1, (mask, payload))
-        self._present[self._row[source]] = True
+        self._present[self._row[source]] = source not in self.excluded
         self._missing[source] -= 1
 
     def combine_next(self, rule: Rule, context: Context, to: Destination, weights: UpdateWeights = ALIKE) -> Combined:
@@ -392,6 +399,7 @@ class PartitionCollector:
             "absent": [peer.index for peer in self._share if peer.index not in participants],
             **self.tally.fields(),
             "malformed": self._malformed,
+            **({"excluded": sorted(peer.index for peer in self.excluded)} if self.excluded else {}),
             "blocks_below_bound": outcomes.blocks_below_bound,
             "kept_out": None
             if kept_out is None

@@ -10,7 +10,18 @@ from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
-from hpcps.protocol.messages import Absent, CombinedUpdate, Credit, ModelPartition, Peer, Serve, TakePart, Update
+from hpcps.protocol.messages import (
+    Absent,
+    AuditedState,
+    CombinedUpdate,
+    Credit,
+    ModelPartition,
+    Peer,
+    ProbeStep,
+    Serve,
+    TakePart,
+    Update,
+)
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster, partitioning_of
@@ -18,6 +29,7 @@ from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Start
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import SYNC_VALIDATOR, Stage, Trigger
+from hpcps.roles.sync.audit import Auditor
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, credits
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
@@ -60,6 +72,9 @@ class SyncValidator(TrainingRole):
             if run.misses_rounds
             else PartitionCollector(share, partitions, decoder=self._decoder)
         )
+        self._auditor: Auditor | None = None
+        if resources.build is not None:
+            self._auditor = Auditor(peer, run, share, (peer,), resources.build)
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
@@ -67,7 +82,8 @@ class SyncValidator(TrainingRole):
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"acceptance": self._acceptance, "rule": self._rule_state, **self._decoder.kept}
+        audits = {} if self._auditor is None else {"audits": self._auditor}
+        return {"acceptance": self._acceptance, "rule": self._rule_state, **self._decoder.kept, **audits}
 
     def state(self, evaluated: int) -> State:
         collected = {name: part.state() for name, part in self._collector.kept.items()}
@@ -80,6 +96,7 @@ class SyncValidator(TrainingRole):
         else:
             super().restore(state)
         self._collector.begin(self.round, self._roster.share(self.peer))
+        self._exclude()
         for name, part in self._collector.kept.items():
             if name in state.facts:  # a checkpoint of an earlier version waits for all workers
                 part.restore(state.part(name))
@@ -106,7 +123,17 @@ class SyncValidator(TrainingRole):
         match event:
             case Received(source, ModelPartition() as model) if source.role == "server":
                 yield from self._sender.receive_model(source, model)
+            case Received(source, ProbeStep() as probe) if self._auditor and source.role == "worker":
+                self._auditor.compare_probe(source, probe)
+            case Received(source, AuditedState() as handed) if self._auditor and source.role == "worker":
+                self._auditor.take(source, handed)
+                yield from self._combine_when_ready()
+            case Computed("audit", found) if self._auditor:
+                yield from self._auditor.conclude(found)
+                yield from self._end_steps()
             case Received(source, Update() | Absent() as answer) if source.role == "worker":
+                if self._auditor is not None:
+                    self._auditor.note(source, answer, self.round)
                 yield from self._collector.put(source, answer, self.round, event.arrived)
                 yield from self._combine_when_ready()
             case Resumed():
@@ -142,9 +169,27 @@ class SyncValidator(TrainingRole):
         return self._trainer.train(steps, epoch=self.rate_epoch)
 
     def after_steps(self) -> Iterator[Effect]:
-        """Begin to combine updates: the own local steps are done."""
+        """Execute the audits of the last round, once the own local steps are done; then begin to combine updates."""
+        if self._auditor is not None and (audits := self._auditor.due) is not None:
+            yield audits
+        else:
+            yield from self._end_steps()
+
+    def _end_steps(self) -> Iterator[Effect]:
+        """Begin to combine updates, without those of the workers that are excluded."""
+        self._exclude()
         self._training.on(Trigger.STEPS_DONE)
         yield from self._combine_when_ready()
+
+    def _exclude(self) -> None:
+        """Count the answers of excluded workers as absent, and expect as many Byzantine updates less."""
+        excluded = [] if self._auditor is None else self._auditor.excluded
+        for worker in excluded:
+            self._collector.exclude(worker)
+        if excluded:
+            rule, members = self._run.validation.rule, len(self._roster.share(self.peer))
+            assert isinstance(rule, Rule), "the specification has been checked"
+            self._rule = rule.without(len(excluded), members)
 
     def _serve(self) -> Iterator[Effect]:
         """Serve the workers that this validator has in the round, as its model says."""
@@ -165,10 +210,16 @@ class SyncValidator(TrainingRole):
         yield from self._close()
         if self._training.stage is not Stage.GATHERING:
             return
-        yield SetDeadline(self._collector.waiting_for)
-        if self._collector.ready:
+        collector, auditor = self._collector, self._auditor
+        yield SetDeadline(collector.waiting_for)
+        if auditor is not None and collector.ready and collector.current == collector.total - 1:
+            yield from auditor.ask(self.round, last=self._training.is_last)
+            if auditor.waiting_for:
+                yield SetDeadline(auditor.waiting_for)
+                return
+        if collector.ready:
             self._training.on(Trigger.UPDATES_COMPLETE)
-            yield Compute("combine", self._combine, elements=self._collector.elements)
+            yield Compute("combine", self._combine, elements=collector.elements)
 
     def _combine(self) -> Combined:
         collector = self._collector
@@ -212,10 +263,15 @@ class SyncValidator(TrainingRole):
         yield from rejections
         yield Record("round", self._training.record_fields() | fields)
         self._collector.clear()
+        if self._auditor is not None:
+            epoch = None if self._run.train.policy is None else self._training.epochs_over
+            self._auditor.end_round(self.round, self._training.base, epoch)
 
     def _refuse(self, source: Peer, reason: str, arrived: float) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
         if source.role == "server":
             raise self.unusable(source, reason)
+        if self._auditor is not None:
+            self._auditor.take(source, None)
         yield from self._collector.refuse(source, reason, arrived=arrived)
         yield from self._combine_when_ready()

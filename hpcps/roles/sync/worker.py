@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from hpcps.numerics.state import Position, State
 from hpcps.protocol.messages import (
     Absent,
+    AuditRequest,
     Credit,
     Flag,
     ModelPartition,
     Peer,
+    ProbeStep,
     SendAgain,
     TakePart,
     Update,
@@ -20,9 +22,10 @@ from hpcps.protocol.received import Malformed, Received, Reduced, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, StopRequested
+from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, Start, StopRequested
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import SYNC_WORKER, Trigger
+from hpcps.roles.sync.audit import Commitments, probe_step
 from hpcps.roles.sync.last_answer import LastAnswer
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.roles.update.packer import Packed
@@ -44,6 +47,8 @@ class SyncWorker(Worker):
         self._sender = PartitionSender(self._training, self._receivers, self._record_round, self._to)
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._answer = LastAnswer() if run.has_quorum else None
+        self._build = resources.build
+        self._commitments = Commitments(trainer, self._packer) if run.audits else None
         self._owes = False
         self._now = 0.0
         # Those that have the model that was adopted last.
@@ -78,7 +83,14 @@ class SyncWorker(Worker):
         if not isinstance(event, (Reduced, Idle, StopRequested)):
             self._now = event.arrived
         match event:
+            case Start() if self._build is not None:
+                yield Send(self._receivers[0], ProbeStep(checksum=probe_step(self._run, self._build)))
+                yield from self._go_on(event)
+            case Received(source, AuditRequest(round=round)) if self._commitments and source in self._receivers:
+                yield Send(source, self._commitments.hand_over(round))
             case Computed("adopt"):
+                if self._commitments is not None:
+                    self._commitments.begin()
                 self._validators = self._training.inbox.validators
                 if self._answer is not None:
                     self._answer.begin(self.round, self._now)
@@ -123,23 +135,32 @@ class SyncWorker(Worker):
         self._training.on(Trigger.UPDATE_READY)
         if self._answer is not None:
             self._answer.end(self._now)
-        for place in range(len(self._packed.parts)):
+        count = len(self._packed.parts)
+        for place in range(count):
             part = yield from self.encoded(self._packed, place)
+            commitment = self._commit() if place == count - 1 else None
             shard = part.combiner.index if part.combiner.role == "server" else 0
             update = Update(
                 round=self.round, shard=shard, partition=part.number, flags=self._sender.checkpoint_flags,
-                mask=part.mask, position=self._position(part.combiner), values=part.payload,
+                mask=part.mask, position=self._position(part.combiner), commitment=commitment, values=part.payload,
             )  # fmt: skip
             self._note(part.combiner, update)
             yield from self._sender.put(part.combiner, update)
         if not self._packed.parts:
             flags, abandoned = self._sender.checkpoint_flags, self._training.abandoned
+            commitment = self._commit()
             for receiver in self._receivers:
                 position = self._position(receiver)
-                absent = Absent(round=self.round, flags=flags, abandoned=abandoned, position=position)
+                absent = Absent(
+                    round=self.round, flags=flags, abandoned=abandoned, position=position, commitment=commitment
+                )
                 self._note(receiver, absent)
                 yield Send(self._to(receiver), absent)
         yield from self._sender.end_when_sent()
+
+    def _commit(self) -> str | None:
+        """Return the commitment to the state after the update, all of which is encoded, if there are audits."""
+        return None if self._commitments is None else self._commitments.commit()
 
     def _note(self, to: Peer, answer: Update | Absent) -> None:
         if self._answer is not None:

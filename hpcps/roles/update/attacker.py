@@ -109,6 +109,11 @@ class Attacker:
                     part[:] = arrays.like(part, values)
         return attacked if active else np.zeros_like(sent)
 
+    @property
+    def remains(self) -> bool:
+        """Whether what the encoding loses of the attack enters later updates."""
+        return isinstance(self._attack, Attack) and self._attack.remains
+
     def withholds(self, round: int, epoch: int) -> bool:
         """Return whether the update is not sent."""
         return isinstance(self._attack, SendingAttack) and self._attack.withholds and self._acts(round, epoch)

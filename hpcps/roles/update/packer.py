@@ -40,6 +40,9 @@ from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 
+_OF_ATTACKS = ("attacked blocks", "attack noise")
+"""The random streams that only attacks need: for the blocks to attack, and for what the attack draws."""
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -109,9 +112,9 @@ class Packer:
             local: returns memory for the vectors of this process.
         """
         self._layout, self._local = layout, local
-        purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
+        purposes = ("participation", "skipping", *_OF_ATTACKS, "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
-        drawn = self._streams["attacked blocks"], self._streams["attack noise"]
+        drawn = [self._streams[purpose] for purpose in _OF_ATTACKS]
         self.attacker = Attacker(
             peer, run.attack, run.topology.workers, run.seed, run.data.facts.classes, layout, *drawn
         )
@@ -154,10 +157,11 @@ class Packer:
         if choice.withheld:
             return Packed((), 0, 0, int(attacked.sum()), choice.delay, sent, self._partitions.nothing())
         packed = self._packed(update, sent, int(attacked.sum()), choice.delay)
-        self.memory.release(sent, attacked)
+        not_kept = np.zeros_like(attacked) if self.attacker.remains else attacked
+        self.memory.release(sent, not_kept)
         if encodes_first:
             return self._attack_encoded(packed, round, epoch)
-        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), without_feedback=attacked & sent)
+        return replace(packed, attacked_blocks=_hexadecimal(attacked, sent), without_feedback=not_kept & sent)
 
     def _packed(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
         """Return the update that the sent blocks of a vector `[d]` are."""
@@ -241,10 +245,18 @@ class Packer:
                 arrays["estimate"] = self._encoder.estimate.copy()
         return State(arrays).having(streams=generators_state(self._streams), attacker=self.attacker.state(), **encoding)
 
+    def honest_state(self) -> State:
+        """Return what an honest worker keeps: `state` without what only the attack needs."""
+        state, own = self.state(), ("attacker", "attacked_encoding")
+        facts = {name: each for name, each in state.facts.items() if name not in own}
+        facts["streams"] = {name: each for name, each in facts["streams"].items() if name not in _OF_ATTACKS}
+        return State({name: each for name, each in state.arrays.items() if name.split(".")[0] not in own}, facts)
+
     def restore(self, state: State) -> None:
-        """Restore it."""
+        """Restore it; an honest state leaves what only the attack needs as it is."""
         self.memory.restore(state.arrays)
-        restore_generators(self._streams, state.part("streams"))
+        streams = state.part("streams")
+        restore_generators({name: each for name, each in self._streams.items() if name in streams.facts}, streams)
         if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
             self.attacker.restore(state.part("attacker"))
         if self._encoder is not None:

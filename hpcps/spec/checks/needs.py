@@ -48,6 +48,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
     return {
         "a clock": (not in_process or simulated, (KIND, ("simulation",))),
         "allreduce": ("allreduce" in offered, (EXCHANGE,)),
+        "a CPU": (run.train.device == "cpu", (("train", "device"),)),
         "asynchrony": (run.train.mode == "async", (MODE,)),
         "buffers on devices": (hindrance is None, (hindrance[0],) if hindrance else ()),
         "GPUs": (run.train.device != "cpu", (("train", "device"),)),
@@ -82,6 +83,7 @@ def unmet(run: Run) -> Iterator[Problem]:
         _quorum,
         _survive,
         _buffer,
+        _audit,
         _rule,
         _weights,
         _attack,
@@ -290,6 +292,33 @@ def _survive_validators(run: Run) -> Iterator[Need]:
     if run.topology.evaluators:
         message = "the evaluator answers the process that has sent it a model, not a replacement: use evaluators = 0"
         yield Need(path, "", message, (("topology", "evaluators"),))
+
+
+def _audit(run: Run) -> Iterator[Need]:
+    """An audit repeats local steps bit by bit, so all that decides on them must be known to the validator."""
+    if not run.audits:
+        return
+    path, repeated = ("validation", "audit", "share"), "an audit executes the local steps of a worker again"
+    yield Need(path, "workers", "the single-process baseline has none: leave it out")
+    message = (
+        "an asynchronous worker's update depends on when messages come, and cannot be executed again: leave it out"
+    )
+    yield Need(path, "rounds", message)
+    yield Need(path, "validators", f"{repeated}, which only a validator can do: use a validator, or leave it out")
+    message = f'{repeated}, and GPUs do not repeat the bits: use train.device = "cpu", or leave it out'
+    yield Need(path, "a CPU", message)
+    if run.model.backend != "torch":
+        message = f'{repeated}, which is known to repeat the bits with model.backend = "torch" only: leave it out'
+        yield Need(path, "", message, (("model", "backend"),))
+    if run.train.quorum is not None:
+        message = "a late worker trains from a model that its validator has no longer: leave out train.quorum"
+        yield Need(path, "", message, (QUORUM,))
+    if run.survive.workers:
+        message = "a replacement does not begin in the state that a lost worker committed to: leave one of both out"
+        yield Need(path, "", message, (("survive", "workers"),))
+    if run.train.stop_when_diverged:
+        message = f"{repeated}, and with stop_when_diverged a worker may skip them: leave one of both out"
+        yield Need(path, "", message, (("train", "stop_when_diverged"),))
 
 
 def _rule(run: Run) -> Iterator[Need]:

@@ -1,0 +1,42 @@
+"""Runs with audits that are interrupted, also between a round and its audits, end as if nothing had happened."""
+
+import random
+
+import numpy as np
+import pytest
+from audited import audited
+from interrupted import model, play, play_through, records
+
+CASES = {
+    "honest": {"communication": {"participation": 0.7, "skip_rate": 0.3}},
+    "attackers": {"attack": {"kind": "sign_flip", "rate": 0.5, "scope": "worker"}},
+    "adversary": {"attack": {"kind": "ipm", "rate": 0.5}, "communication": {"skip_rate": 0.3}},
+    "ef21": {"communication": {"compression": {"kind": "topk", "memory": "ef21"}}, "topology": {"workers": 4}},
+    "two-validators": {"topology": {"workers": 4, "validators": 2}, "attack": {"kind": "silent", "rate": 0.5}},
+}
+
+
+def found(folder, validators):
+    """Return what the records say of audits: the lines of an interrupted attempt count only up to its checkpoint."""
+    lines = [line for v in range(validators) for line in records(folder, f"validator-{v}")]
+    audits = {(line["of"], tuple(line["workers"])) for line in lines if line["event"] == "audits"}
+    excluded = {(line["worker"], line["of"], line["proof"]) for line in lines if line["event"] == "excluded"}
+    return audits, excluded
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("case", CASES)
+def test_ends_as_if_nothing_had_happened(case, tmp_path):
+    validation = {"rule": {"kind": "trimmed_mean", "f": 1}, "audit": {"share": 0.4}}
+    checkpoint = {"every": 0, "rounds": 1}
+    run = audited(validation=validation, checkpoint=checkpoint, **CASES[case])
+    assert play(run, tmp_path / "whole")
+    chance = random.Random(case)
+    play_through(run, tmp_path / "cut", [chance.randrange(60, 200) for _ in range(4)])
+    starts = [line for line in records(tmp_path / "cut", "validator-0") if line["event"] == "start"]
+    assert sum("continues" in line for line in starts) > 1
+    whole, cut = (found(tmp_path / name, run.topology.validators) for name in ("whole", "cut"))
+    assert whole == cut
+    assert whole[0]
+    assert bool(whole[1]) == ("attack" in CASES[case])
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))

@@ -1,0 +1,85 @@
+"""Where audits are not possible, and what is said of it."""
+
+import re
+
+import pytest
+from audited import audited
+from executed import run_here
+
+from hpcps.errors import RunError
+from hpcps.protocol.messages import Peer
+from hpcps.roles.sync import audit, worker
+from hpcps.roles.sync.audit import probe_step
+from hpcps.spec.checks.needs import unmet
+
+CASES = {
+    "asynchronous": ({"train": {"mode": "async"}, "validation": {"rule": {"kind": "naive_async"}}}, "asynchronous"),
+    "no-validator": ({"topology": {"validators": 0}}, "only a validator can do"),
+    "gpu": ({"train": {"device": "cuda"}}, "GPUs do not repeat the bits"),
+    "auto": ({"train": {"device": "auto"}}, 'use train.device = "cpu"'),
+    "alone": (
+        {"topology": {"workers": 0, "servers": 0}, "data": {"shards": 2}},
+        "baseline has none",
+    ),
+    "quorum": ({"train": {"quorum": 3}}, "leave out train.quorum"),
+    "replacements": ({"survive": {"workers": True}}, "a replacement does not begin in the state"),
+    "skipped steps": ({"train": {"stop_when_diverged": True}}, "a worker may skip them"),
+    "mxnet": ({"model": {"backend": "mxnet"}}, 'model.backend = "torch" only'),
+}
+
+
+def with_audits(tables):
+    """Return a run of small tables whose audits other tables may make impossible."""
+    given = {
+        "topology": {"workers": 4},
+        "train": {"epochs": 1, "batch_size": 16, "device": "cpu"},
+        "validation": {"audit": {"share": 0.1}},
+    }
+    for table, values in tables.items():
+        given[table] = {**given.get(table, {}), **values}
+    return audited(**{"validation": given.pop("validation"), **given})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_cannot_be_audited_is_refused(case):
+    tables, reason = CASES[case]
+    run = with_audits({**tables, "validation": {"audit": {"share": 0.1}, **tables.get("validation", {})}})
+    problems = [problem for problem in unmet(run) if problem.path == ("validation", "audit", "share")]
+    assert len(problems) == 1
+    assert reason in problems[0].message
+
+
+def test_a_run_without_audits_is_not():
+    assert not list(unmet(with_audits({"validation": {"audit": {"share": 0.0}}, "train": {"quorum": 3}})))
+    assert not [problem for problem in unmet(with_audits({})) if problem.path[:2] == ("validation", "audit")]
+
+
+def test_a_worker_that_computes_other_bits_is_refused_at_the_start(monkeypatch, tmp_path):
+    """Its processor rounds differently: it trains from a weight that is larger by its last bit."""
+
+    def rounded(run, build):
+        def other(role, index):
+            trainer = build(role, index)
+            state = trainer.state()
+            state.arrays["parameters"][:] *= 1 + 2.0**-23
+            trainer.restore(state)
+            return trainer
+
+        return probe_step(run, other)
+
+    monkeypatch.setattr(worker, "probe_step", rounded)
+    with pytest.raises(RunError, match="worker-0 and validator-0 get different bits from the same local step") as error:
+        run_here(audited(0.1), tmp_path)
+    assert re.search("leave out validation.audit", str(error.value))
+
+
+def test_the_probe_is_the_same_for_all_and_depends_on_the_run(tmp_path):
+    from functools import partial
+
+    from hpcps.training.build import build_trainer
+
+    runs = [audited(0.1), audited(0.1), audited(0.1, seed=2)]
+    first, again, other = (audit.probe_step(run, partial(build_trainer, run)) for run in runs)
+    assert first == again != other
+    assert len(first) == 64
+    assert Peer("worker", 0) != Peer("validator", 0)
