@@ -60,6 +60,9 @@ _CONTINUES = re.compile(r"[\d.,]")
 """How the text after a whole line begins if that is not its end."""
 _WORLD = re.compile(rf"the world size is ({_COUNT})|in all ({_COUNT}) workers")
 
+_MOST_WORKERS = 100_000
+"""More are a damaged rank."""
+
 _ENDINGS = (".log", ".txt", ".out", ".stdout")
 
 
@@ -279,8 +282,9 @@ def read_log(path: Path) -> LogFile:
                 own = steps.setdefault(rank, [])
                 at = step.step
                 fields[number] = tuple(step.parts)
-                if rank == 0 or not 0 <= step.cost <= MOST or not all(0 <= v <= MOST for v in step.parts.values()):
-                    damaged.append((number, "has a rank or a time that cannot be"))
+                times = (step.cost, *step.parts.values())
+                if not 1 <= rank <= _MOST_WORKERS or step.total == 0 or not all(0 <= each <= MOST for each in times):
+                    damaged.append((number, "has a rank, a time or a number of samples that cannot be"))
                 elif own and step.step <= own[-1].step:
                     raise InputError(
                         f"{path}:{number}",
