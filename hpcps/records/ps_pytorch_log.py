@@ -167,6 +167,9 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
         within = sorted(path for path in top.rglob("*") if path.is_file())
         folders = dict.fromkeys(path.parent for path in within)
         groups += [(folder, [path for path in within if path.parent == folder]) for folder in folders]
+    times = Counter(path.resolve() for _, members in groups for path in members)
+    if twice := [str(path) for path, count in times.items() if count > 1]:
+        raise RunError(f"{enumerated(twice)} would be read twice: give each log once, by itself or by its folder")
     found: list[LoggedTraining] = []
     problems: list[str] = []
     for folder, members in groups:
@@ -349,13 +352,16 @@ def table_of_logs(name: str, runs: Sequence[LoggedTraining]) -> pd.DataFrame:
     several = [key for key in ("series", "workers") if len({_setting(run, key) for run in runs}) > 1]
     if len({tuple(_setting(run, key) for key in several) for run in runs}) < len(runs):
         several.append("log")
+    imported = [_imported(run, label) for run, label in zip(runs, labels_of(runs), strict=True)]
+    return table_of_runs(name, "ps_pytorch", imported, several)
+
+
+def labels_of(runs: Sequence[LoggedTraining]) -> list[str]:
+    """Return a name for each run that no other one has: its own one, or that with its series or a number."""
     names = Counter(run.name for run in runs)
-    labels = [run.name if names[run.name] == 1 else f"{run.series}/{run.name}" for run in runs]
-    labels = [f"{label} ({labels[:place].count(label) + 1})" if label in labels[:place] else label
-              for place, label in enumerate(labels)]  # fmt: skip
-    return table_of_runs(
-        name, "ps_pytorch", [_imported(run, label) for run, label in zip(runs, labels, strict=True)], several
-    )
+    labels = [f"{run.series}/{run.name}" if names[run.name] > 1 and run.series else run.name for run in runs]
+    return [f"{label} ({labels[:place].count(label) + 1})" if label in labels[:place] else label
+            for place, label in enumerate(labels)]  # fmt: skip
 
 
 def _setting(run: LoggedTraining, key: str) -> object:
