@@ -103,35 +103,37 @@ def _esync_run(run: esync_log.LoggedRun) -> str:
 
 
 def _read_ps_pytorch(name: str, args: argparse.Namespace) -> _Read:
-    from hpcps.records.ps_pytorch_log import read_logs, table_of_logs
+    from hpcps.records.ps_pytorch_log import labels_of, read_logs, table_of_logs
 
     if args.mode or args.model_bytes is not None:
         raise RunError("--mode and --model-bytes are for `hpcps import esync`: leave them out")
     runs = read_logs(args.logs)
-    lines = list(map(_ps_pytorch_run, runs))
-    unsized = [run.name for run in runs if run.batch is None]
+    labels = labels_of(runs)
+    lines = list(map(_ps_pytorch_run, labels, runs))
+    unsized = [label for label, run in zip(labels, runs, strict=True) if run.batch is None]
     notes = [f"the lines of {', '.join(unsized)} do not show the samples of a step: no speed-up"] if unsized else []
-    if best := _lowest(runs):
+    if best := _lowest(labels, runs):
         lines.append(best)
     return table_of_logs(name, runs), lines, notes
 
 
-def _ps_pytorch_run(run: ps_pytorch_log.LoggedTraining) -> str:
+def _ps_pytorch_run(label: str, run: ps_pytorch_log.LoggedTraining) -> str:
     count, evaluations = len(run.steps), len(run.evaluations)
     some = "1 accuracy" if evaluations == 1 else f"{evaluations or 'no'} {'accuracies' if evaluations else 'accuracy'}"
     if evaluations:
         some += f", at the end {100 * list(run.evaluations.values())[-1].accuracy:.1f} %"
     each = f" of {run.batch} samples" if run.batch else ""
     return (
-        f"{run.name}: {count} worker{'s' * (count != 1)}, steps{each} up to step {run.last}, "
+        f"{label}: {count} worker{'s' * (count != 1)}, steps{each} up to step {run.last}, "
         f"training loss {run.loss_at(run.last):.4f} in it, {some}"
     )
 
 
-def _lowest(runs: list[ps_pytorch_log.LoggedTraining]) -> str:
+def _lowest(labels: list[str], runs: list[ps_pytorch_log.LoggedTraining]) -> str:
     """Name the run with the lowest training loss in the last step that all have; empty if fewer than two have one."""
     step = min(run.last for run in runs)
-    losses = {run.name: loss for run in runs if (loss := run.loss_at(step)) < float("inf")}
+    losses = {label: run.loss_at(step) for label, run in zip(labels, runs, strict=True)}
+    losses = {label: loss for label, loss in losses.items() if loss < float("inf")}
     if len(losses) < 2:
         return ""
     best = min(losses, key=losses.__getitem__)

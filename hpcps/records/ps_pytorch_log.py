@@ -60,6 +60,9 @@ _CONTINUES = re.compile(r"[\d.,]")
 """How the text after a whole line begins if that is not its end."""
 _WORLD = re.compile(rf"the world size is ({_COUNT})|in all ({_COUNT}) workers")
 
+_MOST_WORKERS = 100_000
+"""More are a damaged rank."""
+
 _ENDINGS = (".log", ".txt", ".out", ".stdout")
 
 
@@ -164,6 +167,9 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
         within = sorted(path for path in top.rglob("*") if path.is_file())
         folders = dict.fromkeys(path.parent for path in within)
         groups += [(folder, [path for path in within if path.parent == folder]) for folder in folders]
+    times = Counter(path.resolve() for _, members in groups for path in members)
+    if twice := [str(path) for path, count in times.items() if count > 1]:
+        raise RunError(f"{enumerated(twice)} would be read twice: give each log once, by itself or by its folder")
     found: list[LoggedTraining] = []
     problems: list[str] = []
     for folder, members in groups:
@@ -279,8 +285,9 @@ def read_log(path: Path) -> LogFile:
                 own = steps.setdefault(rank, [])
                 at = step.step
                 fields[number] = tuple(step.parts)
-                if rank == 0 or not 0 <= step.cost <= MOST or not all(0 <= v <= MOST for v in step.parts.values()):
-                    damaged.append((number, "has a rank or a time that cannot be"))
+                times = (step.cost, *step.parts.values())
+                if not 1 <= rank <= _MOST_WORKERS or step.total == 0 or not all(0 <= each <= MOST for each in times):
+                    damaged.append((number, "has a rank, a time or a number of samples that cannot be"))
                 elif own and step.step <= own[-1].step:
                     raise InputError(
                         f"{path}:{number}",
@@ -345,13 +352,16 @@ def table_of_logs(name: str, runs: Sequence[LoggedTraining]) -> pd.DataFrame:
     several = [key for key in ("series", "workers") if len({_setting(run, key) for run in runs}) > 1]
     if len({tuple(_setting(run, key) for key in several) for run in runs}) < len(runs):
         several.append("log")
+    imported = [_imported(run, label) for run, label in zip(runs, labels_of(runs), strict=True)]
+    return table_of_runs(name, "ps_pytorch", imported, several)
+
+
+def labels_of(runs: Sequence[LoggedTraining]) -> list[str]:
+    """Return a name for each run that no other one has: its own one, or that with its series or a number."""
     names = Counter(run.name for run in runs)
-    labels = [run.name if names[run.name] == 1 else f"{run.series}/{run.name}" for run in runs]
-    labels = [f"{label} ({labels[:place].count(label) + 1})" if label in labels[:place] else label
-              for place, label in enumerate(labels)]  # fmt: skip
-    return table_of_runs(
-        name, "ps_pytorch", [_imported(run, label) for run, label in zip(runs, labels, strict=True)], several
-    )
+    labels = [f"{run.series}/{run.name}" if names[run.name] > 1 and run.series else run.name for run in runs]
+    return [f"{label} ({labels[:place].count(label) + 1})" if label in labels[:place] else label
+            for place, label in enumerate(labels)]  # fmt: skip
 
 
 def _setting(run: LoggedTraining, key: str) -> object:

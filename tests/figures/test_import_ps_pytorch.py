@@ -178,6 +178,17 @@ def test_the_report_of_learning_rates_names_the_lowest_loss(tmp_path, hpcps):
     assert "the logs of tune have no accuracy" in hpcps("plot", "tune", status=2)
 
 
+def test_runs_of_equal_names_are_told_apart_and_none_is_read_twice(tmp_path, hpcps):
+    logs = [write(tmp_path / folder / "run.log", output(2, 3, rate=rate)) for folder, rate in (("a", 0.1), ("b", 0.5))]
+    printed = hpcps("import", "ps_pytorch", *logs, "--name", "same")
+    assert [each.partition(":")[0] for each in printed.splitlines()[:2]] == ["run", "run (2)"]
+    assert "lowest training loss in step 3: run (2) (" in printed
+    assert set(read_table(tmp_path / "results" / "same" / "table.parquet")["log"]) == {"run", "run (2)"}
+    for paths in ([logs[0], logs[0]], [tmp_path, logs[0]], [tmp_path / "a", tmp_path]):
+        refused = hpcps("import", "ps_pytorch", *paths, "--name", "twice", status=2)
+        assert "a/run.log would be read twice: give each log once, by itself or by its folder" in refused
+
+
 WHOLE = output(2, 3)
 
 
@@ -194,9 +205,17 @@ def damaged(number, text):
         (damaged(7, WHOLE[6][:50] + WHOLE[7] + WHOLE[6][50:]), "run.log:7: is cut, or mixed"),
         (damaged(7, WHOLE[6] + "345"), "run.log:7: is cut, or mixed"),
         (damaged(7, WHOLE[6].rpartition(",")[0]), "run.log:7: lacks fields that other lines have"),
-        (damaged(7, WHOLE[6].replace("Time Cost: ", "Time Cost: -")), "run.log:7: has a rank or a time that cannot be"),
-        (damaged(7, WHOLE[6].replace("Worker: 1", "Worker: 0")), "run.log:7: has a rank or a time that cannot be"),
-        (damaged(7, WHOLE[6].replace("Forward: 0.2000", "Forward: nan")), "run.log:7: has a rank or a time"),
+        (
+            damaged(7, WHOLE[6].replace("Time Cost: ", "Time Cost: -")),
+            "run.log:7: has a rank, a time or a number of samples that",
+        ),
+        (
+            damaged(7, WHOLE[6].replace("Worker: 1", "Worker: 0")),
+            "run.log:7: has a rank, a time or a number of samples that",
+        ),
+        (damaged(7, WHOLE[6].replace("Forward: 0.2000", "Forward: nan")), "run.log:7: has a rank, a time"),
+        (damaged(7, WHOLE[6].replace("Worker: 1", "Worker: 999999999")), "run.log:7: has a rank, a time"),
+        (damaged(7, WHOLE[6].replace(f"/{SAMPLES}", "/0")), "run.log:7: has a rank, a time or a number of samples"),
         ([*damaged(7, WHOLE[6][:60]), *(["Worker: 1,"] * 30)], "(and 30 further lines: 19, 20, 21"),
         ([*WHOLE, *WHOLE], "run.log:25: worker 1 is at step 1 after step 3: the file has lines of several runs"),
         ([evaluator(range(2, 3))[1], *WHOLE], "run.log:1: is of no step: no line before it names one"),
