@@ -90,7 +90,7 @@ def _rows(stage: Any, each: Input) -> Result:
         return str(reason)
     updates = Updates.of(rows.astype(np.float32), Layout.of_sizes((rows.shape[1],), rows.shape[1]))
     mixed = mixture([(stage, f)], updates, np.random.default_rng(SEED))
-    return np.asarray(mixed.weights[0] @ rows)
+    return np.asarray(mixed.mixing[0] @ rows)
 
 
 def _attack(attack: Any, each: Input, form: str) -> Result:

@@ -118,6 +118,8 @@ def test_figures_5_and_6_are_what_the_paper_ran(name: str, topology: dict[str, A
             "updates_per_refresh": "share",
             "epochs": "own",
             "proximal": {"worker": 0.2, "validator": 0.2},
+            "buffer": None,
+            "staleness": {"kind": "constant"},
         },
         "seed": 1,
     }
