@@ -96,6 +96,7 @@ def page(results: Results, drawn: list[str]) -> str:
         each = [found[side] for found in results.found.values()]
         seconds, memory = statistics.median(one.cpu for one in each), max(one.memory for one in each)
         lines.append(f"| {NAMES[side]} | {seconds:.1f} | {memory:.0f} |")
+    lines += ["", "Other programs on the machine make these seconds longer; both libraries trained in turn."]
     lines += ["", "## Differences of definition", "", *(f"- {each}" for each in DIFFERENCES), ""]
     return "\n".join(lines)
 

@@ -21,11 +21,10 @@ def load(plan: Plan, roles: Collection[str]) -> None:
     import hpcps.execution.process  # noqa: F401
 
     # MXNet starts threads when it is imported, which a fork does not have.
-    if not plan.mpi and any(run.spec["run"]["model"]["backend"] == "torch" for run in plan.runs):
+    if {*roles}.intersection(TRAINING) and any(run.spec["run"]["model"]["backend"] == "torch" for run in plan.runs):
         from hpcps.training.build import trainer_of
 
-        if {*roles}.intersection(TRAINING):
-            trainer_of("torch", 1)
+        trainer_of("torch", 1)
     gc.freeze()
 
 

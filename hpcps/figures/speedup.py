@@ -22,6 +22,7 @@ from hpcps.figures.labels import of_value, suffixes
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import RC, band, heading_lines, legend
 from hpcps.figures.style import looks
+from hpcps.records.imported_logs import IMPORTED
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
 
@@ -90,6 +91,10 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
     name = str(frame.attrs.get("experiment"))
     runs = _runs(frame)
     if runs.empty:
+        if IMPORTED in frame.attrs:
+            raise RunError(
+                f"{name} has no logs that show the samples of a step: import two or more steps of each worker"
+            )
         raise RunError(f"{name} has no finished runs with workers whose records count samples: run it first")
     if not runs["elapsed"].any():
         raise RunError(f"{name} has no runs that take simulated time: give the simulation costs, such as `step`")
@@ -107,10 +112,13 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
         amounts = sorted({(int(run["workers"]), int(run["samples"])) for _, run in runs.iterrows()})
         listed = ", ".join(f"{workers}: {samples:,}" for workers, samples in amounts)
         quorum = ". With a quorum, late workers take fewer steps, so samples may differ" if runs["quorum"].any() else ""
+        several, each = " (sweep topology.workers)", " (sweep data.shards together with topology.workers)"
+        if IMPORTED in frame.attrs:
+            several, each = " (import their logs together)", ""
         raise RunError(
-            f"{name} has no runs to compare: speed-up needs several numbers of workers (sweep topology.workers) with "
-            "equal samples of all workers together, or equal samples of each worker (sweep data.shards together with "
-            f"topology.workers). The samples by the number of workers are {listed}{quorum}"
+            f"{name} has no runs to compare: speed-up needs several numbers of workers{several} with equal samples of "
+            f"all workers together, or equal samples of each worker{each}. The samples by the number of workers are "
+            f"{listed}{quorum}"
         )
     return found
 

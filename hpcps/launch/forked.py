@@ -18,7 +18,6 @@ from importlib import import_module
 from itertools import dropwhile
 from pathlib import Path
 
-from hpcps.errors import HpcpsError
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.local_rank import close_input
 from hpcps.launch.plan import Plan
@@ -84,7 +83,7 @@ class Forks:
         roles = [words for command in commands if (words := self._words(command)) is not None]
         self._ready = False
         # What cannot be imported here cannot be imported by a role either, which reports it.
-        with suppress(HpcpsError, ImportError, OSError):
+        with suppress(Exception):
             if roles:
                 plan = Plan.read(plan_file)
                 import_module(f"{_PROGRAM[1]}.__main__").load(plan, {words[-1] for words in roles})

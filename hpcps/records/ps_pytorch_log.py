@@ -308,7 +308,8 @@ def read_log(path: Path) -> LogFile:
     damaged += [(number, "lacks fields that other lines have") for number, own in fields.items() if own != usual[0][0]]
     damaged.sort()
     if damaged:
-        more = f" (and {len(damaged) - 1} further lines: {_listed(damaged[1:])})" if len(damaged) > 1 else ""
+        rest = damaged[1:]
+        more = f" (and {len(rest)} further line{'s' * (len(rest) > 1)}: {_listed(rest)})" if rest else ""
         raise InputError(
             f"{path}:{damaged[0][0]}", f"{damaged[0][1]}{more}: delete such lines from a copy, and import the copy"
         )

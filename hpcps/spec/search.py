@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from typing import Annotated, Any, Literal
@@ -121,10 +122,16 @@ Search = GridSearch | RandomSearch | HalvingSearch | TpeSearch
 
 
 def missing_optuna() -> str:
-    """Say that Optuna is not installed here; empty if it is."""
-    if find_spec("optuna"):
-        return ""
-    return "[search] kind = \"tpe\" needs the package optuna, which is not installed: pip install 'hpcps[search]'"
+    """Say that Optuna is not installed here, or cannot be imported; empty if it can."""
+    needs = '[search] kind = "tpe" needs the package optuna, which'
+    if not find_spec("optuna"):
+        return f"{needs} is not installed: pip install 'hpcps[search]'"
+    try:
+        import_module("optuna")
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        return f"{needs} cannot be imported here ({why}): pip install --force-reinstall 'hpcps[search]'"
+    return ""
 
 
 class SearchTable(Config):

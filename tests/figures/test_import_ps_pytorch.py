@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ps_pytorch_logs import COMPUTE, FETCH, SAMPLES, SEND, evaluator, line, output, write
 
 from hpcps.cli.main import main
-from hpcps.errors import InputError
+from hpcps.errors import InputError, RunError
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.speedup import speedups_of
 from hpcps.records.ps_pytorch_log import LogFile, read_log, read_logs, table_of_logs
@@ -127,6 +127,15 @@ def test_the_speed_up_is_that_of_their_notebook(tmp_path):
     np.testing.assert_allclose(one.seconds.mean, [60, 30, 15])
     np.testing.assert_allclose(one.speedup.mean, [1, 2, 4])
     assert shown.measure.startswith("T: sum over the rounds of the slowest worker's seconds")
+
+
+def test_logs_without_a_speed_up_say_what_to_import(tmp_path):
+    write(tmp_path / "one", output(2, 20))
+    with pytest.raises(RunError, match=r"several numbers of workers \(import their logs together\)"):
+        speedups_of(table_of_logs("x", read_logs([tmp_path / "one"])))
+    write(tmp_path / "short", output(2, 1))
+    with pytest.raises(RunError, match="no logs that show the samples of a step: import two or more steps"):
+        speedups_of(table_of_logs("x", read_logs([tmp_path / "short"])))
 
 
 def test_a_folder_of_runs_is_a_line_of_the_speed_up(tmp_path):

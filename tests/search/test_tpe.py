@@ -214,6 +214,21 @@ def test_mistakes_in_the_table_and_at_the_ends_of_a_range_are_listed_before_the_
     assert "got 1.5" in lines[1]
 
 
+def test_an_optuna_that_cannot_be_imported_is_known_before_the_first_run(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = file.parent / "broken" / "optuna"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no library')\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "optuna"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(broken.parent))
+    assert main(["search", str(write(file)), "--results", str(file.parent / "results")]) == 2
+    needed = "needs the package optuna, which cannot be imported here (ImportError: no library): pip install --force-"
+    assert needed in capsys.readouterr().err
+    assert not (file.parent / "results").exists()
+
+
 def test_a_search_without_optuna_says_how_to_install_it(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
