@@ -15,6 +15,7 @@ from hpcps.protocol.messages import Flag, Peer, Update
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.partitions import PartitionCollector
 from hpcps.roles.sync.shard import SyncShard
+from hpcps.roles.weights import ALIKE
 
 SERVER = Peer("server", 0)
 LAYOUT = Layout.of([("a", (600,)), ("b", (40,))])
@@ -48,7 +49,7 @@ def test_a_round_with_a_server_optimizer_waits_twice(optimizer, monkeypatch):
                 ours = getattr(torch.Tensor, method)
                 patch.setattr(torch.Tensor, method, partialmethod(counted, ours, waits))
             rule = run.validation.rule
-            shard.combine(collector, rule, RuleState(rule, 1, SERVER))
+            shard.combine(collector, rule, RuleState(rule, 1, SERVER), ALIKE)
         assert len(waits) == (2 if name == "device" else 0)
         assert shard.finite
         found[name] = on_host(shard.coming.model), *shard.stepper.turn().values()
