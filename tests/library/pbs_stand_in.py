@@ -25,6 +25,8 @@ else
   cp "$1" "$job.SC"
   PBS_JOBID=$number.server PBS_NODEFILE=$job.nodes PBS_O_WORKDIR=$PWD setsid bash -c '
     echo $$ >"$0.pid"; bash "$0.SC" >>"$1" 2>&1; echo "F $?" >"$0.state"' "$job" "$log" >/dev/null 2>&1 &
+  # What is left in the process group of qsub is killed at its end, so the job has left it by then.
+  until [ -s "$job.pid" ]; do sleep 0.02; done
 fi
 echo "$number.server"
 """
