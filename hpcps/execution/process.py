@@ -76,6 +76,9 @@ def collective_check(group: ProcessGroup, problem: str, report: Callable[[], Non
         print("\n".join(f"hpcps: {line}" for line in lines), file=sys.stderr, flush=True)
     # No process exits before the message is printed: the launcher kills the job at the first exit.
     group.barrier()
+    if affected and group.rank != affected[0]:
+        # The launcher ends this process when that one ends. If this one ended first, its guard would report it.
+        time.sleep(_OTHERS_REPORT)
     return not affected
 
 
