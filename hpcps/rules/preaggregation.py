@@ -325,11 +325,12 @@ def _weights(
     stage: PreAggregator, products: Float64, f: int, random: np.random.Generator | None, updates: Updates
 ) -> Float64:
     """Call `PreAggregator.weights`, and check what it returns."""
+    n = len(products) - 2 * (stage.compares == "extremes")
     with errors_of(stage, "its weights() failed", foreign=True):
         weigh: Callable[..., object] = stage.weights
-        prior = [updates.relative_weights] if stage.weighted else []
-        found = weigh(products, f, random if "random" in stage.needs else None, *prior)
-    n = len(products) - 2 * (stage.compares == "extremes")
+        # Stages that change the number of rows take no weights, so that all rows count alike after them.
+        rows = updates.relative_weights if n == len(updates) else np.ones(n)
+        found = weigh(products, f, random if "random" in stage.needs else None, *([rows] if stage.weighted else []))
     shape = (n if stage.weighted else stage.remaining(n), n)
     if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiub":
         raise returned(stage, "weights", f"{described(found)}: it must be an array {list(shape)}")

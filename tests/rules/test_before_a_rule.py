@@ -163,6 +163,7 @@ CHAINS = {
     "bucketing": [Bucketing(f=1)],
     "foundation": [Foundation()],
     "nnm, foundation per block": [Nnm(f=1), Foundation(copies=2, per="block")],
+    "foundation, nnm": [Foundation(), Nnm(f=2)],
     "nnm per block": [Clipping(radius=150.0), Nnm(f=2, per="block")],
 }
 

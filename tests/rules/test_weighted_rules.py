@@ -18,8 +18,10 @@ from hpcps.numerics.updates import Destination, Updates
 from hpcps.registry import active
 from hpcps.rules import (
     Average,
+    Bucketing,
     CenteredClipping,
     Clipping,
+    Foundation,
     GeometricMedian,
     Meamed,
     Median,
@@ -324,6 +326,23 @@ def test_a_plugin_that_takes_weights_gets_them():
     halved = Average(before=(Halved(),))(rows, weights=weights)
     want = (rows * np.array([[0.25], [0.5], [0.75]]) * np.array([[1], [2], [3]]) / 6).sum(axis=0)
     np.testing.assert_allclose(halved, want, rtol=1e-6)
+
+
+def test_rows_of_another_number_count_alike():
+    rows = np.arange(8.0, dtype=np.float32)[:, None]
+    for first, left in ((Bucketing(size=2), 4), (Foundation(copies=3), 11)):
+        found = mixture([(first, 0), (Halved(), 0)], updates_of_one_block(rows, None, finite=True), draws())
+        alone = mixture([(first, 0)], updates_of_one_block(rows, None, finite=True), draws())
+        assert len(found) == left
+        assert np.array_equal(found.mixing, alone.mixing / 2)
+        rows_of_first = alone.tile(slice(0, 1))
+        found = mixture([(first, 0), (Nnm(), 1)], updates_of_one_block(rows, None, finite=True), draws())
+        wanted = mixture([(Nnm(), 1)], updates_of_one_block(rows_of_first, None, finite=True), None)
+        np.testing.assert_allclose(found.tile(slice(0, 1)), wanted.tile(slice(0, 1)), rtol=1e-6)
+
+
+def draws():
+    return np.random.default_rng(3)
 
 
 def test_rows_of_a_mixture_have_the_weights_of_their_updates():
