@@ -134,11 +134,12 @@ def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
     Without servers every worker keeps the whole model: the shard of each worker.
     """
     topology, sees = run.topology, run.validation.rule.scope
-    # With validators, servers encode models, and combine nothing that sees blocks.
-    whole = _encodes_blocks(run, "model") if topology.validators else _whole_blocks(run)
+    # With validators, servers encode models, and combine nothing that sees blocks, unless they have a buffer.
+    combine = not topology.validators or run.buffered
+    whole = _whole_blocks(run) if combine else _encodes_blocks(run, "model")
     if run.collective:
         return ((0, layout.size),) * topology.workers
-    assert topology.validators or topology.servers < 2 or sees != "vector", "the specification has been checked"
+    assert not combine or topology.servers < 2 or sees != "vector", "the specification has been checked"
     return layout.bounds(topology.servers, whole=whole)
 
 

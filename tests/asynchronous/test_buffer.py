@@ -14,6 +14,7 @@ from small_experiment import KEYS
 from toy_trainers import Adding, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
+from hpcps.protocol.roster import shards_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.rules import Median, TrimmedMean
 from hpcps.spec.checks import contradictions
@@ -85,6 +86,15 @@ def test_any_synchronous_rule_combines_them(tmp_path, rule, combine):
         part = updates(played)[5 * number : 5 * number + 5]
         assert line["combined"] == [int(each["reader"][-1]) for each in part]
         assert [each["buffered"] for each in part] == [1, 2, 3, 4, 0]
+
+
+def test_servers_have_whole_blocks_for_a_rule_that_sees_them():
+    """Also with validators, which pass updates on."""
+    layout = Layout.of([("a", (100,)), ("b", (900,)), ("c", (10,))])
+    for rule, whole in (({"kind": "median", "before": [{"kind": "nnm", "per": "block"}]}, True), ("median", False)):
+        for validators in (0, 1):
+            inner = {start for start, _ in shards_of(toy(rule, servers=2, validators=validators), layout)} - {0, 1010}
+            assert bool(inner - {100, 1000}) != whole
 
 
 def test_with_weights(tmp_path):
