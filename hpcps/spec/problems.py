@@ -18,6 +18,7 @@ from hpcps.spec.locate import Path
 
 SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
 DATA, MODE, EXCHANGE = ("data", "name"), ("train", "mode"), ("train", "exchange")
+BUFFER = ("asynchronous", "buffer")
 """The paths of keys that several checks name."""
 
 

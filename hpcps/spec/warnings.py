@@ -12,7 +12,7 @@ from hpcps.data.shards import classes_of_shards, shard_size
 from hpcps.rules import Rlr
 from hpcps.rules.coordinate_wise import Trimming
 from hpcps.spec.heterogeneity import Heterogeneity
-from hpcps.spec.problems import DATA, WORKERS, Problem
+from hpcps.spec.problems import BUFFER, DATA, WORKERS, Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
 from hpcps.spec.tracking import PACKAGES
@@ -42,9 +42,7 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     rule, topology = run.validation.rule, run.topology
     if not isinstance(rule, Trimming) or rule.f is not None:
         return
-    smallest, largest = min(map(run.updates_needed, run.shares)), max(run.shares)
-    if run.buffered:
-        smallest = largest = run.combined_at_once[0]
+    smallest, largest = min(map(run.updates_needed, run.combined_at_once)), max(run.combined_at_once)
     if not rule.trims_all(smallest) and (rule.trimmed(smallest) or not rule.trim):
         return
     whose = (
@@ -56,18 +54,19 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
         whose = f"a round may close with {smallest}"
     if run.buffered:
         whose = f"a buffer has {smallest}"
+    more = "a larger asynchronous.buffer" if run.buffered else "more workers"
     if not rule.trims_all(smallest):
         what = f"{rule.kind} drops no update if trim times their number is less than 1"
-        effect = f"with trim = {rule.trim} it is the mean; use more workers, or f = 1"
+        effect = f"with trim = {rule.trim} it is the mean; use {more}, or f = 1"
     else:
         what = f"{rule.kind} returns zero for two updates or fewer"
         effect = "the model never changes" if rule.trims_all(largest) else "such a validator changes nothing"
         effect = "such a round changes nothing" if run.has_quorum else effect
-        effect += "; use more workers"
+        effect += f"; use {more}"
     yield Problem(
         ("validation", "rule"),
         f"{what}, and {whose}: {effect}",
-        (("topology", "workers"), ("topology", "validators")),
+        (BUFFER,) if run.buffered else (WORKERS, ("topology", "validators")),
     )
 
 
@@ -143,13 +142,14 @@ def _combiners(run: Run) -> Iterator[tuple[Sequence[int], int]]:
 def _some_signs_are_trusted(run: Run) -> Iterator[Problem]:
     """The sum of n signs is at most n."""
     rule = run.validation.rule
-    fewest = min(map(run.updates_needed, run.shares), default=0)
+    fewest = min(map(run.updates_needed, run.combined_at_once), default=0)
     if isinstance(rule, Rlr) and fewest < rule.threshold:
+        whose, more = ("combiner", "more workers") if not run.buffered else ("buffer", "a larger asynchronous.buffer")
         yield Problem(
             ("validation", "rule"),
             f"rlr flips the sign of every coordinate, because threshold = {rule.threshold} is more than the {fewest} "
-            "updates of a combiner: use a lower threshold, or more workers",
-            (WORKERS,),
+            f"updates of a {whose}: use a lower threshold, or {more}",
+            (BUFFER if run.buffered else WORKERS,),
         )
 
 

@@ -210,12 +210,11 @@ def warnings_of_compression(runs: Iterable[Run]) -> Iterator[str]:
 
 def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:
     """Try the components of a run that compute on updates, once for all runs that have the same."""
-    rule, attack, optimizer, topology = run.validation.rule, run.attack, run.server.optimizer, run.topology
-    if not topology.workers:
+    rule, attack, optimizer = run.validation.rule, run.attack, run.server.optimizer
+    if not run.topology.workers:
         return  # there is no update
     compressor = run.communication.compression
-    fewest, classes = topology.workers // max(1, topology.validators), run.data.facts.classes
-    fewest = run.combined_at_once[0] if run.buffered else fewest
+    fewest, classes = run.combined_at_once[0], run.data.facts.classes
     trials: dict[str, tuple[object, Callable[[], None]]] = {
         "validation.rule": ((rule.model_dump_json(), fewest), lambda: try_rule(rule.model_copy(deep=True), fewest)),
         "server.optimizer": (optimizer.model_dump_json(), lambda: try_optimizer(optimizer.model_copy(deep=True))),

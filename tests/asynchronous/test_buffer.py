@@ -19,6 +19,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.rules import Median, TrimmedMean
 from hpcps.spec.checks import contradictions
 from hpcps.spec.schema import Run
+from hpcps.spec.warnings import warnings_of_run
 from hpcps.training import build
 
 LAYOUT = Layout.of([(f"b{b}", (8,)) for b in range(3)])
@@ -234,6 +235,21 @@ REFUSED = {
     "has an effect only with buffer": {"asynchronous": {"buffer": None, "staleness": {"kind": "hinge"}}},
     "is for train.mode = \"sync\", but the mode is \"async\"": {"asynchronous": {"buffer": None}},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "buffer", "expected"),
+    [
+        ({"kind": "phocas"}, 2, "a buffer has 2: the model never changes; use a larger asynchronous.buffer"),
+        ({"kind": "trimmed_mean"}, 4, "a buffer has 4: with trim = 0.2 it is the mean; use a larger asynchronous.buff"),
+        ({"kind": "rlr", "threshold": 3}, 2, "more than the 2 updates of a buffer: use a lower threshold, or a larger"),
+        ({"kind": "rlr", "threshold": 4}, 8, ""),
+    ],
+)
+def test_warnings_count_the_updates_of_the_buffer(rule, buffer, expected):
+    problems = warnings_of_run(toy(rule, buffer=buffer, workers=3))
+    found = [problem.message for problem in problems if problem.path == ("validation", "rule")]
+    assert [expected in message for message in found] == [True] * bool(expected)
 
 
 @pytest.mark.parametrize("message", REFUSED)

@@ -13,12 +13,11 @@ from hpcps.rules import AsyncRule, FoolsGold, Rule
 from hpcps.rules.coordinate_wise import Average, Mean
 from hpcps.spec.device_buffers import obstacle
 from hpcps.spec.locate import Path
-from hpcps.spec.problems import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem, quote
+from hpcps.spec.problems import BUFFER, EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 
 KIND, RULE, ATTACK = ("transport", "kind"), ("validation", "rule"), ("attack", "kind")
-BUFFER = ("asynchronous", "buffer")
 QUORUM, OPTIMIZER = ("train", "quorum"), ("server", "optimizer")
 STEPS, GLOBAL_LR, BATCHNORM = ("train", "local_steps"), ("train", "global_lr"), ("validation", "batchnorm")
 

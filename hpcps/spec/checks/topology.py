@@ -10,7 +10,7 @@ from hpcps.registry.failures import errors_of
 from hpcps.rules import Rule
 from hpcps.rules.context import DEFAULT
 from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
-from hpcps.spec.problems import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem
+from hpcps.spec.problems import BUFFER, EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem
 from hpcps.spec.schema import Run
 
 
@@ -44,7 +44,7 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
     topology = run.topology
     combiners = max(topology.validators, 1)
     for members in run.combined_at_once:
-        count = members if run.buffered else run.updates_needed(members)
+        count = run.updates_needed(members)
         whose = f"of each of the {combiners} validators" if combiners > 1 else "of the combiner"
         if topology.workers % combiners:
             whose = f"of some of the {combiners} validators"
@@ -57,7 +57,7 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
             return
         if reason and run.buffered:
             message = f"{reason}, which are those of the buffer: use a larger one, or another rule or f"
-            yield Problem(("validation", "rule"), message, (("validation", "rule", "f"), ("asynchronous", "buffer")))
+            yield Problem(("validation", "rule"), message, (("validation", "rule", "f"), BUFFER))
             return
         if reason:
             yield Problem(
