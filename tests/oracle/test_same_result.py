@@ -45,7 +45,9 @@ def spec(rule, servers, validators, **changes):
 
 # Every rule is combined by the same roles; the shapes of these few differ in what a combiner gets.
 EVERY_SHAPE = ("average", "zeno")
-OF_A_KIND = {(rule.granularity, rule.needs): name for name, rule in RULES.items()}
+OF_A_KIND = {
+    (rule.granularity, rule.needs): name for name, rule in RULES.items() if not contradictions(spec(name, 1, 1))
+}
 """A rule for each kind of what rules see and need."""
 
 

@@ -133,8 +133,18 @@ def test_flame_says_which_package_is_missing(monkeypatch, tmp_path) -> None:
         load_experiment(tmp_path / "small.toml")
 
 
-def test_a_quorum_refuses_histories_of_all_workers(tmp_path) -> None:
-    path, keys = tmp_path / "small.toml", {"topology.workers": 4, "train.quorum": 3}
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"train.quorum": 3},
+        {"communication.participation": 0.7},
+        {"transport.kind": "pslite", "survive.workers": True},
+        {"train.mode": "async", "asynchronous.buffer": 4},
+    ],
+    ids=str,
+)
+def test_runs_in_which_a_combiner_may_lack_workers_refuse_their_histories(keys, tmp_path) -> None:
+    path, keys = tmp_path / "small.toml", {"topology.workers": 4, **keys}
     path.write_text(small_experiment("small", keys, '[validation]\nrule = { kind = "foolsgold" }\n'))
     with pytest.raises(SpecError, match=r'foolsgold adds up the updates of each worker.*use memory = "round"'):
         load_experiment(path)

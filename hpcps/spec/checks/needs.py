@@ -43,6 +43,12 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
     """Return whether a run offers each thing that a key may need, and the keys that decide it."""
     topology, offered = run.topology, run.transport.offers
     hindrance = obstacle(run)
+    may_lack = {
+        QUORUM: run.has_quorum,
+        ("communication", "participation"): run.communication.participation < 1,
+        ("survive", "workers"): run.survive.workers,
+        BUFFER: run.buffered,
+    }
     in_process, simulated = run.transport.in_process, not isinstance(run.simulation, NoSimulation)
     return {
         "a clock": (not in_process or simulated, (KIND, ("simulation",))),
@@ -66,6 +72,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "surviving validators": (run.survive.validators, (("survive", "validators"),)),
         "servers": (not run.collective, (EXCHANGE,)),
         "the global model": (run.validation.evaluate == "global_model", (("validation", "evaluate"),)),
+        "updates of all workers": (not any(may_lack.values()), tuple(path for path, may in may_lack.items() if may)),
         "validators": (topology.validators > 0, (VALIDATORS,)),
         "whole updates": (topology.validators > 0 or topology.servers <= 1, (VALIDATORS, SERVERS)),
         "workers": (topology.workers > 0, (WORKERS,)),
@@ -195,9 +202,6 @@ def _quorum(run: Run) -> Iterator[Need]:
     yield Need(QUORUM, "rounds of fixed steps", f"{train.policy.kind if train.policy else ''} {message}local steps")
     message = f"{run.attack.kind} needs all honest updates of a round before its own, and a round with a quorum closes "
     yield Need(QUORUM, "own attacks", f"{message}without some of them: use another attack, or leave it out")
-    if isinstance(run.validation.rule, FoolsGold) and run.validation.rule.memory == "run":
-        message = "foolsgold adds up the updates of each worker, and a round with a quorum lacks some: use "
-        yield Need((*RULE, "memory"), "", f'{message}memory = "round"', (QUORUM,))
     if isinstance(train.quorum, int) and train.quorum > workers:
         yield Need(QUORUM, "", f"{train.quorum} of {workers} workers cannot answer: use at most {workers}", (WORKERS,))
     elif train.quorum != workers:
@@ -330,6 +334,9 @@ def _rule(run: Run) -> Iterator[Need]:
     if found := [reason for need, reason in reasons.items() if need in rule.requires]:
         message = f"{rule.kind} {' and '.join(found)}, but topology.validators = 0"
         yield Need(RULE, "validators", f"{message}: use a validator, or a rule that does not need one")
+    if isinstance(rule, FoolsGold) and rule.memory == "run":
+        message = "foolsgold adds up the updates of each worker, and a combiner does not get one of each every time: "
+        yield Need((*RULE, "memory"), "updates of all workers", f'{message}use memory = "round"')
     if rule.scope == "vector":
         message = f"{rule.title} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
         message += "servers gets only a part of them: use a validator, or one server"
