@@ -1,5 +1,7 @@
 """Audits find each worker that does something else than it should, and only such workers."""
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -221,6 +223,38 @@ def test_a_worker_that_hands_over_another_state_is_found(monkeypatch, tmp_path):
     cheating(monkeypatch, Commitments, "hand_over", later)
     _, excluded = play_audited(audited(1.0), tmp_path)
     assert excluded == {1: (2, "the state before its local steps is not the one that it committed to")}
+
+
+def test_a_worker_that_claims_more_steps_than_anyone_may_take_is_found(monkeypatch, tmp_path):
+    """The validator does not take them."""
+
+    def endless(self, honest, round):
+        handed = honest(self, round)
+        return replace(handed, steps=2**31) if owner(self) == 1 and round == 2 else handed
+
+    cheating(monkeypatch, Commitments, "hand_over", endless)
+    train = {"batch_size": 16, "epochs": 3, "device": "cpu", "local_steps": {"kind": "dylu", "most": 4}}
+    run = audited(1.0, train=train, simulation={"kind": "modelled", "step": {"kind": "constant", "seconds": 0.1}})
+    _, excluded = play_audited(run, tmp_path)
+    assert excluded == {1: (2, "it claims more local steps than the policy ever allows")}
+
+
+@pytest.mark.parametrize("number", [2**70, -1, 0.5, None])
+def test_a_worker_whose_state_has_impossible_numbers_is_found(monkeypatch, tmp_path, number):
+    """It has committed to this state."""
+
+    def impossible(self, honest):
+        honest(self)
+        if owner(self) == 1:
+            facts = deepcopy(self._after.facts)
+            facts["trainer"]["stream"]["position"] = number
+            facts["packer"]["streams"]["skipping"]["buffer_pos"] = number
+            self._after = replace(self._after, facts=facts)
+        return self._after.checksum()
+
+    cheating(monkeypatch, Commitments, "commit", impossible)
+    _, excluded = play_audited(audited(1.0, validation={"audit": {"share": 0.4}}), tmp_path)
+    assert list(excluded) == [1]
 
 
 def test_a_worker_that_commits_to_another_state_is_found(monkeypatch, tmp_path):

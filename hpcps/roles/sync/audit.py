@@ -247,7 +247,7 @@ class Auditor:
         """The audits of the last round; None if there are none."""
         if not self._audits:
             return None
-        return Compute("audit", self._execute, steps=sum(audit.steps for audit in self._audits))
+        return Compute("audit", self._execute, steps=sum(a.steps for a in self._audits if not self._exceeds(a.steps)))
 
     def _execute(self) -> list[tuple[DueAudit, str]]:
         """Execute the audits; return each with what it proves, empty for a worker that did what it should."""
@@ -265,17 +265,24 @@ class Auditor:
     def _proof(self, audit: DueAudit) -> str:
         if audit.state is None:
             return "it handed over no state"
+        if self._exceeds(audit.steps):
+            return "it claims more local steps than the policy ever allows"
         trainer, packer = self._replica(audit.worker)
         checksum = audit.before or self._initial(audit.worker)
         if audit.state.checksum() != checksum:
             return "the state before its local steps is not the one that it committed to"
         try:
             answer, after = self._repeat(trainer, packer, audit)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError):
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError):
             return "the state before its local steps cannot be used"
         if answer != audit.answer:
             return "its local steps give another update"
         return "" if after == audit.after else "its local steps give another state"
+
+    def _exceeds(self, steps: int) -> bool:
+        """Return whether local steps, which would keep the validator busy, are more than the policy ever allows."""
+        policy = self._run.train.policy
+        return policy is not None and steps > policy.most
 
     def _initial(self, worker: int) -> str:
         """Return the checksum of the state with which a worker begins."""
