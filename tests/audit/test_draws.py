@@ -29,7 +29,7 @@ def test_the_draws_of_all_workers_have_the_distribution(share):
     for seed in range(150):
         run = audited(share, workers=10, seed=seed)
         workers = tuple(Peer("worker", k) for k in range(10))
-        auditor = Auditor(Peer("validator", 0), run, workers, (Peer("validator", 0),), None)
+        auditor = Auditor(Peer("validator", 0), run, workers, None)
         for worker in workers:
             delays.append(next(k for k in range(1, MOST) if auditor.draws(worker, k - 1)))
     assert len(delays) == 1500

@@ -132,17 +132,16 @@ class Auditor:
         excluded: the workers that are excluded.
     """
 
-    def __init__(self, peer: Peer, run: Run, share: tuple[Peer, ...], combiners: tuple[Peer, ...], build: Build):
+    def __init__(self, peer: Peer, run: Run, share: tuple[Peer, ...], build: Build):
         """Prepare the audits of a validator.
 
         Args:
             peer: the validator.
             run: the run.
             share: its workers.
-            combiners: the processes that get the updates of its workers.
             build: returns a new trainer of a worker.
         """
-        self._peer, self._run, self._share, self._combiners, self._build = peer, run, share, combiners, build
+        self._peer, self._run, self._share, self._build = peer, run, share, build
         # Attackers are simulated in the run; an audit executes what an honest worker does.
         self._honest = run.model_copy(update={"attack": type(run).model_fields["attack"].default})
         self._draws = {worker: numbered(run.seed, "worker", worker.index, "audit") for worker in share}
@@ -318,7 +317,7 @@ class Auditor:
     def _new_replica(self, worker: int) -> tuple[Trainer, Packer]:
         trainer, peer = self._build("worker", worker), Peer("worker", worker)
         memory = Resources()
-        packer = Packer(peer, self._honest, self._combiners, trainer.layout, memory.allocate, memory.local)
+        packer = Packer(peer, self._honest, (self._peer,), trainer.layout, memory.allocate, memory.local)
         return trainer, packer
 
     # Checkpoints

@@ -74,7 +74,7 @@ class SyncValidator(TrainingRole):
         )
         self._auditor: Auditor | None = None
         if resources.build is not None:
-            self._auditor = Auditor(peer, run, share, (peer,), resources.build)
+            self._auditor = Auditor(peer, run, share, resources.build)
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
