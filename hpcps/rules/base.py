@@ -220,12 +220,12 @@ class Rule(BaseRule, CombiningStage, ABC):
             n: the number of updates with them.
         """
 
-        def less(stage: CombiningStage) -> dict[str, object]:
-            f = getattr(stage, "f", None) if "f" in type(stage).model_fields else None
-            return {} if f is None else {"f": max(count(f, n) - excluded, 0)}
+        def less(stage: CombiningStage, f: int | None) -> dict[str, object]:
+            return {"f": max(f - excluded, 0)} if f is not None and "f" in type(stage).model_fields else {}
 
-        before = tuple(stage.model_copy(update=less(stage)) for stage in self.before)
-        return self.model_copy(update={"before": before, **less(self)})
+        before = tuple(stage.model_copy(update=less(stage, f)) for stage, f in self.stages(n))
+        own = getattr(self, "f", None)
+        return self.model_copy(update={"before": before, **less(self, None if own is None else count(own, n))})
 
     def contradiction(self) -> str:
         """Return which keys contradict each other, and what to do; empty if none do."""

@@ -18,7 +18,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.roles.sync.audit import Auditor, Commitments
 from hpcps.roles.sync.worker import SyncWorker
-from hpcps.rules import MultiKrum, TrimmedMean
+from hpcps.rules import Median, MultiKrum, TrimmedMean
 
 ATTACKS = {
     kind: attack
@@ -124,7 +124,9 @@ def test_the_rule_expects_fewer_byzantine_updates():
     assert MultiKrum(f=1).without(4, 10).f == 0
     assert TrimmedMean(trim=0.3).without(2, 10) == TrimmedMean(trim=0.3)
     before = TrimmedMean(f=2, before=[{"kind": "nnm"}, {"kind": "nnm", "f": 3}]).without(1, 10).before
-    assert [stage.f for stage in before] == [None, 2]
+    assert [stage.f for stage in before] == [1, 2]
+    (default,) = Median(before=[{"kind": "nnm"}]).without(1, 10).before
+    assert default.f == 1, "2 of 10 by default"
 
 
 # Workers of a kind that no attack of the registry is
