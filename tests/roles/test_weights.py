@@ -170,11 +170,15 @@ def test_the_state_server_counts_the_steps_that_it_has_allowed():
             server.begin(role, round, 10.0 * round)
         server.report(1, round, 500, 0.1, 10.0 * round + 0.1)
         assert server.taken == [1, 1]
-    allowed = server.report(1, 3, 1, 0.1, 30.1)
+    server.begin(0, 3, 30.0)
+    server.report(0, 3, 1, 1.0, 31.0)
+    for role in (0, 1):
+        server.begin(role, 4, 40.0)
+    allowed = server.report(1, 4, 1, 0.1, 40.1)
+    assert allowed
     assert server.taken == [1, 1]
-    if allowed:
-        server.report(1, 3, 900, 0.1, 30.2)
-        assert server.taken == [1, 1 + allowed]
+    server.report(1, 4, 900, 0.1, 40.2)
+    assert server.taken == [1, 1 + allowed]
 
 
 def test_a_worker_does_not_count_for_steps_that_it_was_not_allowed(tmp_path):
@@ -223,6 +227,9 @@ REFUSED = {
     },
     "bucketing takes no weights: its buckets hold a number of updates": {
         "validation": {"rule": {"kind": "median", "before": [{"kind": "bucketing"}]}}
+    },
+    "and no weighted form of that is standard: leave it out, or use one of clipping, nnm": {
+        "validation": {"rule": {"kind": "krum", "f": 0, "before": [{"kind": "arc"}]}}
     },
     "zeno++ takes no weights: it bounds the norm": {
         "train": {"mode": "async"}, "validation": {"rule": {"kind": "zeno++"}}, "topology": {"validators": 1},

@@ -374,7 +374,8 @@ def _weights(run: Run) -> Iterator[Need]:
     message = f"with train.exchange = {quote(run.train.exchange)} the workers compute a plain mean: leave it out"
     yield Need(path, "servers", message)
     if reason := rule.refused_weights():
-        kind = "preaggregators" if rule.weighted else "rules"
+        before = isinstance(rule, Rule) and any(stage.refused_weights() for stage in rule.before)
+        kind = "preaggregators" if before else "rules"
         others = [(name, other) for name, other in active().of(kind).usable().items() if other.weighted]
         able = ", ".join(name for name, other in others if getattr(other, "mode", run.rule_mode) == run.rule_mode)
         yield Need(path, "", f"{reason}: leave it out, or use one of {able}", (RULE,))
