@@ -1,4 +1,4 @@
-"""An attack that poisons the memory of a compressor once, for `audit.toml`."""
+"""An attack that poisons the memory of a compressor, for `audit.toml`."""
 
 from typing import ClassVar, Literal
 
@@ -8,9 +8,10 @@ from hpcps.attacks import Attack
 
 
 class FalseResidual(Attack):
-    """Replaces the update u, with the residual, by -scale u once; the residual keeps what is not sent of it.
+    """Replaces u, the sum of the update and the residual, by -scale u; the residual keeps what is not sent of it.
 
-    So the worker sends the rest in later rounds, in which it does what an honest worker does.
+    So the worker sends the rest in later rounds, in which it does what an honest worker does: with `every` it attacks in
+    few rounds only.
     """
 
     kind: Literal["false_residual"] = "false_residual"
