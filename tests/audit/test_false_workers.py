@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -76,6 +77,22 @@ def test_from_then_on_its_updates_count_as_absent_and_fewer_byzantine_ones_are_e
         assert line["received_pairs"] == rounds[0]["received_pairs"] * 4 // 6
     line = lines(directory.path, "validator-0", "excluded")[0]
     assert (line["round"], line["of"]) == (1, 0), "the audits of a round are executed in the next one"
+
+
+def test_the_weight_of_an_excluded_worker_does_not_count(tmp_path):
+    """Attackers are silent in the first round only, so all that enters the model without audits are honest updates."""
+    models = {}
+    for share, heavy in product((0.0, 1.0), (1.0, 50.0)):
+        run = audited(share, workers=6, attack={"kind": "silent", "rate": 0.34, "every": 1000})
+        who = attackers(run.attack, 6, run.seed)
+        weights = tuple(heavy if k in who else 1.0 + k for k in range(6))
+        run = run.model_copy(update={"validation": run.validation.model_copy(update={"weights": weights})})
+        folder = tmp_path / f"{share} {heavy}"
+        assert play(run, folder)
+        assert set(audits_of(RunDirectory(folder))[1]) == (set(who) if share else set())
+        models[share, heavy] = model(folder)
+    assert np.array_equal(models[1.0, 1.0], models[1.0, 50.0])
+    assert not np.array_equal(models[0.0, 1.0], models[0.0, 50.0])
 
 
 class Poison(Attack):

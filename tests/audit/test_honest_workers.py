@@ -34,6 +34,10 @@ CASES = {
     "zeno": {"validation": {"rule": {"kind": "zeno"}, "audit": {"share": 0.5}}},
     "esync": {**POLICY, "train": {**STEPS, "local_steps": {"kind": "esync"}}},
     "dylu": {**POLICY, "train": {**STEPS, "local_steps": {"kind": "dylu", "most": 4}}},
+    "weights": {
+        "topology": {"workers": 5, "validators": 2, "servers": 2},
+        "validation": {"rule": {"kind": "median", "before": [{"kind": "clipping"}]}, "weights": [1, 4, 2, 2, 1]},
+    },
     "evaluator": {"topology": {"workers": 4, "evaluators": 1}},
     "batchnorm": {
         "model": {"name": "cifar_resnet8_v1"},

@@ -101,7 +101,11 @@ def test_random_failures(seed, tmp_path):
     }
     if draw.random() < 0.4:
         tables["communication"]["compression"] = {"kind": "int8", "direction": "both"}
-    run = asynchronous(failures, servers=servers, validators=validators, workers=int(draw.integers(3, 6)), **tables)
+    workers = int(draw.integers(3, 6))
+    if seed % 2:
+        tables["asynchronous"] |= {"buffer": 3, "staleness": {"kind": "polynomial"}}
+        tables["validation"] = {"rule": {"kind": "median"}, "weights": [1.0 + k for k in range(workers)]}
+    run = asynchronous(failures, servers=servers, validators=validators, workers=workers, **tables)
     run = run.model_copy(update={"seed": seed})
     assert not list(contradictions(run))
     for name in ("one", "two"):

@@ -200,6 +200,8 @@ def test_random_failures(seed, tmp_path):
     }
     rule = draw.choice(["average", "median", "zeno"] if validators else ["average", "median"])
     tables["validation"] = {"rule": {"kind": str(rule)}}
+    if seed % 2 and rule != "zeno":
+        tables["validation"]["weights"] = [1.0 + k for k in range(workers)]
     if draw.random() < 0.4:
         tables["communication"]["compression"] = {"kind": "int8", "direction": "both"}
     seed_of = tables.pop("seed")
