@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from audited import audited, audits_of, play_audited
-from executed import run_here
+from executed import lines, run_here
 from interrupted import model
 
 from hpcps.registry import active
@@ -55,6 +55,18 @@ def test_no_honest_worker_is_excluded(case, tmp_path):
     assert len(audits) >= 5
     assert len({worker for _, worker in audits}) > 1
     assert not excluded
+
+
+def test_the_steps_of_audits_take_time_in_a_simulation(tmp_path):
+    """A validator of 3 workers takes their steps after its own, from the second round on."""
+    times, step = {}, {"kind": "constant", "seconds": 0.1}
+    for share in (0.0, 1.0):
+        run_here(audited(share, workers=3, simulation={"kind": "modelled", "step": step}), tmp_path / str(share))
+        (end,) = lines(tmp_path / str(share), "server-0", "end")
+        times[share] = end["time"]
+    rounds = len(lines(tmp_path / "1.0", "server-0", "round"))
+    assert times[0.0] == pytest.approx(rounds * 0.2)
+    assert times[1.0] == pytest.approx(rounds * 0.2 + (rounds - 1) * 3 * 0.2)
 
 
 def test_audits_do_not_change_the_result(tmp_path):

@@ -213,7 +213,7 @@ class Process:
                 return 0.0
             case Send(_, message):
                 return costs.messages.send + costs.messages.byte * message.payload_bytes
-            case Compute("train"):
+            case Compute("train" | "audit"):
                 return sum(costs.step.draw(self._steps) for _ in range(effect.steps))
             case Compute("evaluate"):
                 return costs.evaluate
