@@ -13,7 +13,7 @@ from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.context import Context
 from hpcps.rules.coordinate_wise import median_of
-from hpcps.rules.stage import given
+from hpcps.rules.stage import prior_weights
 from hpcps.rules.weighted import Weighted, distances
 
 SMALLEST = 1e-100
@@ -78,7 +78,7 @@ class GeometricMedian(Weighted):
         return median_of(updates, "lower" if self.start == "lower_median" else "mean")
 
     def weights(self, products: Float64, n: int, prior: Float64 | None = None) -> Float64:
-        found, prior = np.zeros(len(products)), given(prior, n)
+        found, prior = np.zeros(len(products)), prior_weights(prior, n)
         if self.start == "mean":
             found[:] = prior / n
         elif self.start != "zero":

@@ -28,7 +28,7 @@ from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, Tolerance, count
-from hpcps.rules.stage import CombiningStage, given, too_few
+from hpcps.rules.stage import CombiningStage, prior_weights, too_few
 
 Need = Literal["random"]
 """A value that a pre-aggregator may need in addition to the inner products: the combiner's random generator."""
@@ -184,7 +184,7 @@ class Nnm(DecidingPreAggregator, TolerantPreAggregator):
         distances = squared_distances(products)
         np.fill_diagonal(distances, -1.0)  # an update is its own nearest, also among equal ones
         found, order = np.zeros((n, n)), np.argsort(distances, axis=1, kind="stable")
-        taken = np.minimum(np.cumsum(given(prior, n)[order], axis=1), n - f)
+        taken = np.minimum(np.cumsum(prior_weights(prior, n)[order], axis=1), n - f)
         parts = np.diff(taken, axis=1, prepend=0.0)
         parts[parts <= SLIVER * n] = 0.0  # else rounding lets a part of a huge update in
         np.put_along_axis(found, order, parts / parts.sum(axis=1, keepdims=True), axis=1)

@@ -27,7 +27,7 @@ class Weighable(Config, ABC):
         return "" if self.weighted else f"{self.kind} takes no weights: {self.unweighted}"
 
 
-def given(prior: Float64 | None, n: int) -> Float64:
+def prior_weights(prior: Float64 | None, n: int) -> Float64:
     """Return how much each of n updates counts, with the sum n: `[n]`; 1 by default."""
     return np.ones(n) if prior is None else prior
 

@@ -29,7 +29,7 @@ from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Granularity, Need, Rule
 from hpcps.rules.context import NO_CONTEXT, Context
-from hpcps.rules.stage import given
+from hpcps.rules.stage import prior_weights
 
 Compares = Literal["pairs", "reference", "norms"]
 """The inner products that weights depend on: those of all pairs; those of each update with `Weighted.row`; or none but
@@ -128,7 +128,7 @@ class NormClipping(Weighted):
     radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
 
     def weights(self, products: Float64, n: int, prior: Float64 | None = None) -> Float64:
-        return shrink(np.sqrt(np.diagonal(products)), self.radius) * given(prior, n) / n
+        return shrink(np.sqrt(np.diagonal(products)), self.radius) * prior_weights(prior, n) / n
 
 
 class CenteredClipping(Weighted):
@@ -156,7 +156,7 @@ class CenteredClipping(Weighted):
     def weights(self, products: Float64, n: int, prior: Float64 | None = None) -> Float64:
         found = np.append(np.zeros(n), 1.0)  # the sum of the rows times these numbers is v
         for _ in range(self.iterations):
-            shares = shrink(distances(products, found)[:n], self.radius) * given(prior, n) / n
+            shares = shrink(distances(products, found)[:n], self.radius) * prior_weights(prior, n) / n
             found = np.append(shares, 0.0) + (1 - shares.sum()) * found
         return found
 
