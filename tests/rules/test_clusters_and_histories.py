@@ -1,5 +1,7 @@
 """Rules that cluster updates, or compare the sums of the updates of all rounds."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import transcriptions
@@ -133,20 +135,36 @@ def test_flame_says_which_package_is_missing(monkeypatch, tmp_path) -> None:
         load_experiment(tmp_path / "small.toml")
 
 
+BUFFERED = {"train.mode": "async", "asynchronous.buffer": 3, "topology.validators": 0}
+
+
 @pytest.mark.parametrize(
-    "keys",
+    ("keys", "before", "why"),
     [
-        {"train.quorum": 3},
-        {"communication.participation": 0.7},
-        {"transport.kind": "pslite", "survive.workers": True},
-        {"train.mode": "async", "asynchronous.buffer": 4},
+        ({"train.quorum": 3}, "", "a round with a quorum lacks some"),
+        ({"transport.kind": "pslite", "survive.workers": True}, "", "a round lacks those of lost workers"),
+        ({"communication.participation": 0.5}, "", "workers do not take part in every round"),
+        (BUFFERED, "", "a buffer has those of any workers"),
+        ({}, 'before = [{ kind = "bucketing" }], ', "the pre-aggregator before it makes other rows of them"),
+        ({}, 'before = [{ kind = "foundation" }], ', "the pre-aggregator before it makes other rows of them"),
     ],
-    ids=str,
+    ids=["a quorum", "losses", "participation", "a buffer", "bucketing", "foundation"],
 )
-def test_runs_in_which_a_combiner_may_lack_workers_refuse_their_histories(keys, tmp_path) -> None:
-    path, keys = tmp_path / "small.toml", {"topology.workers": 4, **keys}
-    path.write_text(small_experiment("small", keys, '[validation]\nrule = { kind = "foolsgold" }\n'))
-    with pytest.raises(SpecError, match=r'foolsgold adds up the updates of each worker.*use memory = "round"'):
-        load_experiment(path)
-    path.write_text(small_experiment("small", keys, '[validation]\nrule = { kind = "foolsgold", memory = "round" }\n'))
+def test_histories_need_the_same_workers_in_each_round(tmp_path, keys, before, why) -> None:
+    path = tmp_path / "small.toml"
+
+    def written(memory: str) -> Path:
+        table = f'[validation]\nrule = {{ kind = "foolsgold", {before}memory = "{memory}" }}\n'
+        path.write_text(small_experiment("small", {"topology.workers": 4, **keys}, table))
+        return path
+
+    with pytest.raises(SpecError, match=f'foolsgold adds up the updates of each worker, and {why}: use memory = "r'):
+        load_experiment(written("run"))
+    load_experiment(written("round"))
+
+
+def test_histories_of_rows_that_stay_in_their_places_are_allowed(tmp_path) -> None:
+    path = tmp_path / "small.toml"
+    table = '[validation]\nrule = { kind = "foolsgold", before = [{ kind = "clipping" }] }\n'
+    path.write_text(small_experiment("small", {"topology.workers": 4}, table))
     load_experiment(path)

@@ -43,12 +43,6 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
     """Return whether a run offers each thing that a key may need, and the keys that decide it."""
     topology, offered = run.topology, run.transport.offers
     hindrance = obstacle(run)
-    may_lack = {
-        QUORUM: run.has_quorum,
-        ("communication", "participation"): run.communication.participation < 1,
-        ("survive", "workers"): run.survive.workers,
-        BUFFER: run.buffered,
-    }
     in_process, simulated = run.transport.in_process, not isinstance(run.simulation, NoSimulation)
     return {
         "a clock": (not in_process or simulated, (KIND, ("simulation",))),
@@ -72,7 +66,6 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "surviving validators": (run.survive.validators, (("survive", "validators"),)),
         "servers": (not run.collective, (EXCHANGE,)),
         "the global model": (run.validation.evaluate == "global_model", (("validation", "evaluate"),)),
-        "updates of all workers": (not any(may_lack.values()), tuple(path for path, may in may_lack.items() if may)),
         "validators": (topology.validators > 0, (VALIDATORS,)),
         "whole updates": (topology.validators > 0 or topology.servers <= 1, (VALIDATORS, SERVERS)),
         "workers": (topology.workers > 0, (WORKERS,)),
@@ -334,13 +327,28 @@ def _rule(run: Run) -> Iterator[Need]:
     if found := [reason for need, reason in reasons.items() if need in rule.requires]:
         message = f"{rule.kind} {' and '.join(found)}, but topology.validators = 0"
         yield Need(RULE, "validators", f"{message}: use a validator, or a rule that does not need one")
-    if isinstance(rule, FoolsGold) and rule.memory == "run":
-        message = "foolsgold adds up the updates of each worker, and a combiner does not get one of each every time: "
-        yield Need((*RULE, "memory"), "updates of all workers", f'{message}use memory = "round"')
     if rule.scope == "vector":
         message = f"{rule.title} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
         message += "servers gets only a part of them: use a validator, or one server"
         yield Need(RULE, "whole updates", message)
+    if isinstance(rule, FoolsGold) and rule.memory == "run":
+        yield from _histories(run, rule)
+
+
+def _histories(run: Run, rule: FoolsGold) -> Iterator[Need]:
+    """The sums of foolsgold are those of workers only if the same workers are the same rows in each round."""
+    mixed = any(stage.remaining(n) != n for stage in rule.before for n in run.combined_at_once)
+    participation, survivor = ("communication", "participation"), ("survive", "workers")
+    for there, why, key in (
+        (run.has_quorum, "a round with a quorum lacks some", QUORUM),
+        (run.survive.workers, "a round lacks those of lost workers", survivor),
+        (run.communication.participation < 1, "workers do not take part in every round", participation),
+        (run.buffered, "a buffer has those of any workers", BUFFER),
+        (mixed, "the pre-aggregator before it makes other rows of them", (*RULE, "before")),
+    ):
+        if there:
+            message = f'foolsgold adds up the updates of each worker, and {why}: use memory = "round"'
+            yield Need((*RULE, "memory"), "", message, (key,))
 
 
 def _buffer(run: Run) -> Iterator[Need]:
