@@ -162,7 +162,7 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     if lacking:
         raise RunError(f"no file or folder {enumerated(lacking)}: give the logs, or the folders that have them")
     files = [path for path in paths if not path.is_dir()]
-    groups = [(Path(), files)] if files else []
+    groups: list[tuple[Path | None, list[Path]]] = [(None, files)] if files else []
     for top in (path for path in paths if path.is_dir()):
         within = sorted(path for path in top.rglob("*") if path.is_file())
         folders = dict.fromkeys(path.parent for path in within)
@@ -174,7 +174,7 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     problems: list[str] = []
     for folder, members in groups:
         try:
-            found += _runs(folder, members, named=folder == Path())
+            found += _runs(folder, members)
         except (InputError, RunError) as error:
             problems.append(str(error))
     if problems:
@@ -186,15 +186,17 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     return found
 
 
-def _runs(folder: Path, files: Sequence[Path], *, named: bool) -> Iterator[LoggedTraining]:
+def _runs(folder: Path | None, files: Sequence[Path]) -> Iterator[LoggedTraining]:
+    """Yield the runs in files of a folder; or in files that are named, all of which must be logs."""
+    named = folder is None
     logs = [log for path in files if named or not _is_binary(path) if _has_lines(log := read_log(path)) or named]
     if not logs:
         return
     several = max(Counter(rank for log in logs for rank in log.steps).values(), default=0) > 1
     if several or (named and len(logs) == 1):
         for log in logs:
-            yield _run(_name(log.path), "" if named else folder.resolve().name, [log])
-    elif named:
+            yield _run(_name(log.path), "" if folder is None else folder.resolve().name, [log])
+    elif folder is None:
         yield _run(files[0].resolve().parent.name, "", logs)
     else:
         yield _run(folder.resolve().name, folder.resolve().parent.name, logs)

@@ -77,6 +77,16 @@ def test_a_file_for_each_process_and_one_for_all_are_the_same_run(tmp_path):
     assert (apart.name, given.name) == ("out", "out")
 
 
+def test_the_present_folder_is_read_like_any_other_one(tmp_path, hpcps, monkeypatch):
+    for workers in (1, 2):
+        write(tmp_path / "logs" / f"w{workers}.log", output(workers))
+    write(tmp_path / "logs" / "hosts_address", ["10.0.0.1"])
+    (tmp_path / "logs" / "model_step_4").write_bytes(b"PK\0\xff")
+    monkeypatch.chdir(tmp_path / "logs")
+    assert hpcps("import", "ps_pytorch", ".").startswith("w1: 1 worker, ")
+    assert set(read_table(tmp_path / "results/logs/table.parquet")["series"]) == {"logs"}
+
+
 def test_names_of_processes_before_lines_and_lines_without_a_break_between_them_are_read(tmp_path):
     lines = [f"[1,{rank}]<stdout>:{line(rank, step, 2)}" for step in (1, 2) for rank in (1, 2)]
     (run,) = read_logs([write(tmp_path / "tagged", lines)])
