@@ -23,6 +23,18 @@ ASYNCHRONOUS = {
 
 
 @pytest.fixture
+def hpcps(tmp_path, capsys):
+    """Call a command with results in an empty folder; returns what it printed, or its error."""
+
+    def call(*arguments, status=0):
+        assert main([*map(str, arguments), "--results", str(tmp_path / "results")]) == status
+        captured = capsys.readouterr()
+        return captured.err if status else captured.out
+
+    return call
+
+
+@pytest.fixture
 def empty_files(monkeypatch):
     """Write empty files for figures, which takes a tenth of the time: for tests of which files there are."""
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: Path(file).touch())

@@ -22,16 +22,6 @@ def logs(tmp_path):
     return tmp_path / "resnet18-v1"
 
 
-@pytest.fixture
-def hpcps(tmp_path, capsys):
-    def call(*arguments, status=0):
-        assert main([*map(str, arguments), "--results", str(tmp_path / "results")]) == status
-        captured = capsys.readouterr()
-        return captured.err if status else captured.out
-
-    return call
-
-
 def test_reports_become_rounds(logs):
     runs = read_logs(logs)
     assert [(run.network, run.mode, run.by_class) for run in runs] == [

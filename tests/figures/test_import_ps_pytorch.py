@@ -17,16 +17,6 @@ from hpcps.records.ps_pytorch_log import LogFile, read_log, read_logs, table_of_
 from hpcps.records.table import read_table
 
 
-@pytest.fixture
-def hpcps(tmp_path, capsys):
-    def call(*arguments, status=0):
-        assert main([*map(str, arguments), "--results", str(tmp_path / "results")]) == status
-        captured = capsys.readouterr()
-        return captured.err if status else captured.out
-
-    return call
-
-
 @pytest.mark.parametrize(
     ("version", "fields"),
     [
