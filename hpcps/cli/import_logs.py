@@ -49,7 +49,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def handle(args: argparse.Namespace) -> int:
     """Write the table, and print what was read."""
-    from hpcps.records.imported_logs import IMPORTED, SYSTEMS
+    from hpcps.figures.imported import drawn_by
+    from hpcps.records.imported_logs import imported_system
     from hpcps.records.table import read_table, write_table
     from hpcps.registry.config import NAME
 
@@ -58,14 +59,14 @@ def handle(args: argparse.Namespace) -> int:
         raise RunError(f"{name!r} cannot be the name of an experiment: give another one with --name")
     folder = args.results / name
     table = folder / "table.parquet"
-    if (folder / "runs").exists() or (table.exists() and not read_table(table).attrs.get(IMPORTED)):
+    if (folder / "runs").exists() or (table.exists() and not imported_system(read_table(table))):
         raise RunError(f"{folder} has own results: give the imported ones another name with --name")
     frame, lines, notes = _READERS[args.system](name, args)
     write_table(frame, table)
     print("\n".join(lines))
-    system = SYSTEMS[args.system]
-    draw = "draws" if len(system.kinds) == 1 else "draw"
-    print(f"wrote {table} ({len(frame)} rows); {system.plots(name)} {draw} it")
+    draw = drawn_by(frame)
+    use = f"{draw} it" if draw else f"it has no data for a figure; `hpcps export {name} --to csv` converts it"
+    print(f"wrote {table} ({len(frame)} rows); {use}")
     for note in notes:
         print(f"note: {note}")
     return 0

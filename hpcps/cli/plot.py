@@ -94,6 +94,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.figures.from_table import figure_data_of
     from hpcps.figures.grid_figures import draw_grid
     from hpcps.figures.grid_study import studies_of, study_tables
+    from hpcps.figures.imported import require_kind
     from hpcps.figures.method_comparison import comparisons_of
     from hpcps.figures.method_figures import comparison_table, draw_comparisons
     from hpcps.figures.options import read_options
@@ -116,6 +117,8 @@ def handle(args: argparse.Namespace) -> int:
         "grid": (lambda: studies_of(frame), draw_grid, study_tables),
     }
     if kind:
+        for each, _, _ in tables:
+            require_kind(each, kind)
         measure, draw, in_words = kinds[kind]
         found = measure()
         files = write_files(draw(found, options), figures)

@@ -44,21 +44,21 @@ def collect(args: argparse.Namespace) -> int:
     from hpcps.records.collect import collect as collect_records
     from hpcps.records.imported_logs import imported_system
     from hpcps.records.provenance import summaries, write_provenance
+    from hpcps.records.table import read_table
 
     events = args.events.split(",") if args.events else None
     place = locate(args.experiment, args.results)
+    table = place.results / "table.parquet"
     if place.published:
-        print(f"nothing to collect: {place.source} has a table already: {place.results / 'table.parquet'}")
+        print(f"nothing to collect: {place.source} has a table already: {table}")
         return 0
-    if not place.has_runs and (system := imported_system(place.results)):
-        table = place.results / "table.parquet"
+    if not place.has_runs and table.is_file() and (system := imported_system(read_table(table))):
         print(f"nothing to collect: {table} has the imported logs of {system.title}")
         return 0
     collected = collect_records(place.results, place.points, events)
     accuracies = write_tables(collected.table, place.results)
     write_provenance(summaries(place.results, [run.run_id for run in collected.runs]), place.results)
     print(_collected(collected.runs))
-    table = place.results / "table.parquet"
     size = table.stat().st_size
     print(f"wrote {table} ({len(collected.table)} rows, {size / 1e6:.2f} MB)")
     if events is None and size > LARGE:

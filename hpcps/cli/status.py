@@ -57,7 +57,7 @@ def handle(args: argparse.Namespace) -> int:
         shown = True
         damaged = damaged or any(run.damage for run in found.runs)
         if not found.runs:
-            print(f"{found.name}: {_without_runs(found.name, experiment.folder)}")
+            print(f"{found.name}: {_without_runs(experiment.folder)}")
             continue
         note = f"  {found.note}\n" if found.note else ""
         print(f"{found.name}: {summary(found.runs)}\n{overview(found.runs)}\n{note}")
@@ -153,17 +153,21 @@ def overview(runs: Sequence[RunStatus]) -> str:
     return "\n".join(table + notes)
 
 
-def _without_runs(name: str, folder: Path) -> str:
+def _without_runs(folder: Path) -> str:
     """Describe an experiment without runs: usually a table of imported logs."""
     table = folder / "table.parquet"
     if not table.is_file():
         return f"no runs in {folder}/"
     from hpcps.records.imported_logs import imported_system
+    from hpcps.records.table import read_table
 
-    if system := imported_system(folder):
-        draw = "draws" if len(system.kinds) == 1 else "draw"
-        return f"logs of {system.title}, imported as {table}, and no runs; {system.plots(name)} {draw} them"
-    return f"no runs, only the table {table}"
+    frame = read_table(table)
+    if not (system := imported_system(frame)):
+        return f"no runs, only the table {table}"
+    from hpcps.figures.imported import drawn_by
+
+    draw = drawn_by(frame)
+    return f"logs of {system.title}, imported as {table}, and no runs" + (f"; {draw} them" if draw else "")
 
 
 def _local_steps(step: StepState) -> str:

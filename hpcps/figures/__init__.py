@@ -13,6 +13,7 @@
 - `compared`: curves of others beside those of an experiment
 - `traffic`: the bytes, and the modelled time, that each line needs until a target
 - `speedup`: the figure of the speed-up by the number of workers
+- `imported`: which figures imported logs have data for
 - `timeline`: the figure of a trace
 - `goodput`: the updates of a run that has lost workers, over time
 - `participation`: the rounds of each worker of a run with a quorum

@@ -11,7 +11,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.curve import ClassAccuracy, applied, class_accuracies, curve
 from hpcps.figures.figure_data import BASELINE, ONE_AT_A_TIME, TIED, FigureData, describe, require_epochs, text
-from hpcps.records.imported_logs import IMPORTED
+from hpcps.records.imported_logs import imported_system
 
 _SAME = ("model", "data", "data_limit", "epochs")
 """Columns that must be equal for a run to be a line in the figure of another run."""
@@ -38,7 +38,7 @@ def figure_data_of(
         RunError: the table has no evaluations.
     """
     if not (frame["event"] == "evaluation").any():
-        if frame.attrs.get(IMPORTED):
+        if imported_system(frame):
             raise RunError(f"the logs of {frame.attrs.get('experiment')} have no accuracy, which `hpcps plot` needs")
         raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
     require_epochs(frame)

@@ -22,7 +22,7 @@ from hpcps.figures.labels import of_value, suffixes
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import RC, band, heading_lines, legend
 from hpcps.figures.style import looks
-from hpcps.records.imported_logs import IMPORTED
+from hpcps.records.imported_logs import imported_system
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
 
@@ -91,7 +91,7 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
     name = str(frame.attrs.get("experiment"))
     runs = _runs(frame)
     if runs.empty:
-        if IMPORTED in frame.attrs:
+        if imported_system(frame):
             raise RunError(
                 f"{name} has no logs that show the samples of a step: import two or more steps of each worker"
             )
@@ -113,7 +113,7 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
         listed = ", ".join(f"{workers}: {samples:,}" for workers, samples in amounts)
         quorum = ". With a quorum, late workers take fewer steps, so samples may differ" if runs["quorum"].any() else ""
         several, each = " (sweep topology.workers)", " (sweep data.shards together with topology.workers)"
-        if IMPORTED in frame.attrs:
+        if imported_system(frame):
             several, each = " (import their logs together)", ""
         raise RunError(
             f"{name} has no runs to compare: speed-up needs several numbers of workers{several} with equal samples of "

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from hpcps.inputs import MiB
-from hpcps.records.table import read_table, stack, tabulate, with_settings
+from hpcps.records.table import stack, tabulate, with_settings
 from hpcps.records.totals import sum_processes
 
 IMPORTED = "imported"
@@ -36,9 +35,11 @@ class LoggedSystem:
     title: str
     kinds: tuple[str, ...]
 
-    def plots(self, name: str) -> str:
-        """Return the commands that draw an experiment with its logs."""
-        return " and ".join(f"`{' '.join(filter(None, ('hpcps plot', kind, name)))}`" for kind in self.kinds)
+    @staticmethod
+    def draw(name: str, kinds: Sequence[str]) -> str:
+        """Return the commands for figures of some kinds, with their verb: "`hpcps plot NAME` draws"; empty if none."""
+        commands = [f"`{' '.join(filter(None, ('hpcps plot', kind, name)))}`" for kind in kinds]
+        return f"{' and '.join(commands)} {'draws' if len(commands) == 1 else 'draw'}" if commands else ""
 
 
 SYSTEMS = {
@@ -83,10 +84,9 @@ def table_of_runs(name: str, system: str, runs: Sequence[ImportedRun], swept: Se
     return frame
 
 
-def imported_system(folder: Path) -> LoggedSystem | None:
-    """Return the system whose logs the table of an experiment's folder has; None if it has runs, or no such table."""
-    table = folder / "table.parquet"
-    return SYSTEMS.get(str(read_table(table).attrs.get(IMPORTED))) if table.is_file() else None
+def imported_system(frame: pd.DataFrame) -> LoggedSystem | None:
+    """Return the system whose logs a table has; None if it has those of hpcps."""
+    return SYSTEMS.get(str(frame.attrs.get(IMPORTED)))
 
 
 def _settings(name: str, point: int, run: ImportedRun) -> dict[str, Any]:

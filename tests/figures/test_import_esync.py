@@ -9,7 +9,6 @@ from esync_logs import AGGREGATION, BATCH, EVALUATION, QUERY, SAMPLES, summary, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcps.cli.main import main
 from hpcps.errors import InputError
 from hpcps.figures.method_comparison import comparisons_of
 from hpcps.records.esync_log import parse_summary, read_logs, table_of_logs
@@ -59,6 +58,9 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     assert "ASGD" in hpcps("plot", "esync", "original")
     assert len(list((tmp_path / "results/original/figures").glob("esync_*.png"))) == 4
     assert "`hpcps plot esync original` draws what they have" in hpcps("plot", "original", status=2)
+    assert "`hpcps plot speedup` is not for original, which has logs of the ESync code" in hpcps(
+        "plot", "speedup", "original", status=2
+    )
     for command in ("report", "publish"):
         assert "`hpcps plot esync original` draws what they have" in hpcps(command, "original", status=2)
     assert not (tmp_path / "results/published").exists(), "no half of a copy"
@@ -71,7 +73,9 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
 
 def test_logs_without_an_accuracy_are_named(hpcps, tmp_path):
     write_logs(tmp_path / "dark", ("sync",), devices=("cloud1/cpu",))
-    assert "1 device, 4 rounds, no accuracy" in hpcps("import", "esync", tmp_path / "dark")
+    printed = hpcps("import", "esync", tmp_path / "dark")
+    assert "1 device, 4 rounds, no accuracy" in printed
+    assert "it has no data for a figure; `hpcps export dark --to csv` converts it" in printed
     assert "the logs of dark have no accuracy" in hpcps("plot", "esync", "dark", status=2)
 
 

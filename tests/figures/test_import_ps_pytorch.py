@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ps_pytorch_logs import COMPUTE, FETCH, SAMPLES, SEND, evaluator, line, output, write
 
-from hpcps.cli.main import main
 from hpcps.errors import InputError, RunError
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.speedup import speedups_of
@@ -171,6 +170,11 @@ def test_the_commands_read_the_table(tmp_path, hpcps):
     assert "final test accuracy" in hpcps("plot", "theirs")
     assert "imported logs of ps_pytorch" in hpcps("collect", "theirs")
     assert "`hpcps plot theirs` and `hpcps plot speedup theirs` draw them" in hpcps("status", "theirs")
+    for kind in ("esync", "bytes", "grid"):
+        assert hpcps("plot", kind, "theirs", status=2) == (
+            f"hpcps: `hpcps plot {kind}` is not for theirs, which has logs of ps_pytorch: `hpcps plot theirs` and "
+            "`hpcps plot speedup theirs` draw what they have\n"
+        )
     hpcps("export", "theirs", "--to", "csv")
     assert (tmp_path / "results/theirs/export/csv/round.csv").is_file()
     assert "w2" in hpcps("import", "ps_pytorch", tmp_path / "logs", "--name", "theirs"), "it is replaced"
@@ -184,7 +188,17 @@ def test_the_report_of_learning_rates_names_the_lowest_loss(tmp_path, hpcps):
     printed = hpcps("import", "ps_pytorch", *sorted((tmp_path / "tune").iterdir()), "--name", "tune")
     assert f"lr_0.25: 2 workers, steps of 100 samples up to step 10, training loss {2.3 / 3.5 + 0.015:.4f}" in printed
     assert f"lowest training loss in step 10: lr_0.5 ({2.3 / 6 + 0.015:.4f})" in printed
+    assert "it has no data for a figure; `hpcps export tune --to csv` converts it" in printed
+    assert hpcps("status", "tune").endswith("table.parquet, and no runs\n")
     assert "the logs of tune have no accuracy" in hpcps("plot", "tune", status=2)
+
+
+def test_only_figures_that_can_be_drawn_are_offered(tmp_path, hpcps):
+    alone = write(tmp_path / "alone.log", [*output(2), *evaluator(range(6, 13, 6))])
+    assert " rows); `hpcps plot alone` draws it\n" in hpcps("import", "ps_pytorch", alone, "--name", "alone")
+    assert "and no runs; `hpcps plot alone` draws them\n" in hpcps("status", "alone")
+    logs = [write(tmp_path / f"w{workers}", output(workers)) for workers in (1, 2)]
+    assert " rows); `hpcps plot speedup pair` draws it\n" in hpcps("import", "ps_pytorch", *logs, "--name", "pair")
 
 
 def test_runs_of_equal_names_are_told_apart_and_none_is_read_twice(tmp_path, hpcps):
