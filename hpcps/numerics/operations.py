@@ -161,6 +161,20 @@ def squared_distances(products: Float64) -> Float64:
     return np.maximum(squares[..., :, None] + squares[..., None, :] - 2 * products, 0.0)
 
 
+def cosines(products: Float64) -> Float64:
+    """Return the cosines of all pairs of rows `[n, n]` from their inner products `[n, n]`; 0 for zero rows."""
+    norms = np.sqrt(np.diagonal(products))
+    unit = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0)
+    found: Float64 = products * np.outer(unit, unit)
+    return found
+
+
+def factors_to_bound(norms: Float64, most: float) -> Float64:
+    """Return the factors that scale rows with longer norms `[n]` down to `most`: 1 for the others, also for zero."""
+    factors: Float64 = np.divide(most, norms, out=np.ones(len(norms)), where=norms > most)
+    return factors
+
+
 def zero_result(updates: Updates) -> Combined:
     """Write zero, with nothing accepted: the result for too few updates, which are screened all the same."""
     if not updates.finite and screen(updates).any():

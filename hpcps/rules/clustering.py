@@ -12,7 +12,16 @@ from pydantic import Field
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Mask
-from hpcps.numerics.operations import finite_products, norms_gram, over_blocks, weighted_sum, whole_gram, zero_result
+from hpcps.numerics.operations import (
+    cosines,
+    factors_to_bound,
+    finite_products,
+    norms_gram,
+    over_blocks,
+    weighted_sum,
+    whole_gram,
+    zero_result,
+)
 from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.base import Granularity, Need, Rule
@@ -58,7 +67,7 @@ class SignGuard(Rule):
         kept = (self.low * middle <= norms) & (norms <= self.high * middle) & largest_cluster(shares)
         if not kept.any():
             return zero_result(updates)
-        return weighted_sum(updates, np.where(kept, _shrunk(norms, float(middle)) / kept.sum(), 0.0))
+        return weighted_sum(updates, np.where(kept, factors_to_bound(norms, float(middle)) / kept.sum(), 0.0))
 
 
 class Flame(Rule):
@@ -91,11 +100,11 @@ class Flame(Rule):
         assert random is not None, "flame needs random numbers"
         products = finite_products(whole_gram(updates), updates)
         norms = np.sqrt(np.diagonal(products))
-        kept, middle = _densest_half(products, norms), float(np.median(norms))
+        kept, middle = _densest_half(products), float(np.median(norms))
         drawn = random.standard_normal(updates.layout.size, dtype=np.float32) if self.noise else None
         if not kept.any():
             return zero_result(updates)
-        weights = np.where(kept, _shrunk(norms, middle) / kept.sum(), 0.0)
+        weights = np.where(kept, factors_to_bound(norms, middle) / kept.sum(), 0.0)
         if drawn is None:
             return weighted_sum(updates, weights)
         row = drawn if updates.on_host else arrays.like(updates.empty(0), drawn)
@@ -109,12 +118,6 @@ def _norms(updates: Updates) -> Float64:
     return found
 
 
-def _shrunk(norms: Float64, most: float) -> Float64:
-    """Return the factors that bound norms `[n]`; 1 for shorter ones, also for zero."""
-    factors: Float64 = np.divide(most, norms, out=np.ones(len(norms)), where=norms > most)
-    return factors
-
-
 def largest_cluster(points: Float64) -> Mask:
     """Return which points `[n, k]` are in the largest cluster of a mean shift with a flat kernel: `[n]`.
 
@@ -122,8 +125,7 @@ def largest_cluster(points: Float64) -> Mask:
     bandwidth of each other, that of most points remains, and each point belongs to the nearest that remains.
     """
     n = len(points)
-    between = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
-    bandwidth = np.sort(between, axis=1)[:, n // 2].mean() * CLOSE
+    bandwidth = np.sort(_distances(points, points), axis=1)[:, n // 2].mean() * CLOSE
     modes = points.copy()
     for _ in range(MOST_SHIFTS):
         near = _distances(modes, points) <= bandwidth
@@ -150,15 +152,14 @@ def _distances(points: Float64, others: Float64) -> Float64:
     return found
 
 
-def _densest_half(products: Float64, norms: Float64) -> Mask:
-    """Return which updates are in the largest cluster by cosines `[n]`, from their inner products and norms."""
-    n = len(norms)
+def _densest_half(products: Float64) -> Mask:
+    """Return which updates are in the largest cluster by cosines `[n]`, from their inner products."""
+    n = len(products)
     if n == 1:
         return np.ones(1, np.bool_)
     from sklearn.cluster import HDBSCAN
 
-    unit = np.divide(1.0, norms, out=np.zeros(n), where=norms > 0)
-    away = np.clip(1 - products * np.outer(unit, unit), 0.0, 2.0)
+    away = np.clip(1 - cosines(products), 0.0, 2.0)
     np.fill_diagonal(away, 0.0)
     clusters = HDBSCAN(
         metric="precomputed", min_cluster_size=n // 2 + 1, min_samples=1, allow_single_cluster=True, copy=True

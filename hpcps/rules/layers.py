@@ -9,8 +9,8 @@ from pydantic import Field
 
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.operations import screen, weighted_sum
+from hpcps.numerics.layout import Mask
+from hpcps.numerics.operations import factors_to_bound, screen, weighted_sum
 from hpcps.numerics.updates import Combined, NotFiniteError, Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.base import Granularity, Rule
@@ -59,14 +59,13 @@ class Lasa(Rule):
                 part = values[block.offset : block.stop]
                 norms[row, index] = np.sqrt((part * part).sum())
                 signs[row, index] = np.sign(part).sum() / max(np.count_nonzero(part), 1)
-        middle = np.median(whole)
-        factors = np.divide(middle, whole, out=np.ones(n), where=whole > middle)
+        factors = factors_to_bound(whole, float(np.median(whole)))
         ordinary = _near(norms * factors[:, None], self.norm_bound) & _near(signs, self.sign_bound)
         ordinary[:, ~ordinary.any(axis=0)] = True
         return weighted_sum(updates, np.where(ordinary, factors[:, None] / ordinary.sum(axis=0), 0.0))
 
 
-def _largest(sizes: Float64 | Vector, count: int) -> Mask:
+def _largest(sizes: Float64, count: int) -> Mask:
     """Return which of some sizes `[d]` are the largest `count`; of equal ones, the first."""
     if not count:
         return np.zeros(len(sizes), np.bool_)

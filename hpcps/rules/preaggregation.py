@@ -14,6 +14,7 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.definitions import SLIVER
 from hpcps.numerics.mixture import Mixture, combined, mixed_products
 from hpcps.numerics.operations import (
+    factors_to_bound,
     finite_products,
     gram,
     mean_of_ranks,
@@ -161,7 +162,7 @@ class Arc(DecidingPreAggregator, TolerantPreAggregator):
         n = len(products)
         norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
         largest = np.sort(norms)[n - 1 - 2 * f * (n - f) // n]
-        return np.diag(np.divide(largest, norms, out=np.ones(n), where=norms > largest))
+        return np.diag(factors_to_bound(norms, largest))
 
 
 class Nnm(DecidingPreAggregator, TolerantPreAggregator):

@@ -8,14 +8,12 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics import arrays
-from hpcps.numerics.blocks import Float64
-from hpcps.numerics.operations import weighted_sum, whole_gram, zero_result
+from hpcps.numerics.blocks import LARGEST, Float64
+from hpcps.numerics.operations import cosines, weighted_sum, whole_gram, zero_result
 from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.base import Granularity, Need, Rule
 from hpcps.rules.context import NO_CONTEXT, Context
-
-_LARGEST = np.finfo(np.float32).max
 
 
 class FoolsGold(Rule):
@@ -57,22 +55,20 @@ class FoolsGold(Rule):
             kept = context.state["history"]
         with np.errstate(over="ignore"):
             kept += rows
-        np.clip(kept, -_LARGEST, _LARGEST, out=kept)
+        np.clip(kept, -LARGEST, LARGEST, out=kept)
         return Updates.of(kept, updates.layout)
 
 
 def similarity_weights(products: Float64) -> Float64:
     """Return the weights 1 - max c_ij `[n]`, limited to 0 to 1, from inner products `[n, n]`; 0 for zero rows."""
-    n, norms = len(products), np.sqrt(np.diagonal(products))
-    unit = np.divide(1.0, norms, out=np.zeros(n), where=norms > 0)
-    cosines = products * np.outer(unit, unit)
-    np.fill_diagonal(cosines, -np.inf)
-    largest = cosines.max(axis=1)
+    n, similar = len(products), cosines(products)
+    np.fill_diagonal(similar, -np.inf)
+    largest = similar.max(axis=1)
     if n > 1:
         behind = (largest[:, None] < largest) & (largest > 0)
-        cosines *= np.where(behind, np.maximum(largest, 0.0)[:, None] / np.where(largest > 0, largest, 1.0), 1.0)
-        largest = np.where(np.eye(n, dtype=np.bool_), -np.inf, cosines).max(axis=1)
-    found: Float64 = np.where(norms > 0, np.clip(1 - largest, 0.0, 1.0), 0.0)
+        similar *= np.where(behind, np.maximum(largest, 0.0)[:, None] / np.where(largest > 0, largest, 1.0), 1.0)
+        largest = np.where(np.eye(n, dtype=np.bool_), -np.inf, similar).max(axis=1)
+    found: Float64 = np.where(np.diagonal(products) > 0, np.clip(1 - largest, 0.0, 1.0), 0.0)
     return found
 
 
