@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,6 +171,29 @@ class Compressor(BaseCompressor):
     def faults(cls) -> list[str]:
         wrong = f"its granularity is {cls.granularity!r}: it must be {' or '.join(get_args(Granularity))}"
         return [] if cls.granularity in get_args(Granularity) else [wrong]
+
+
+ErrorDecay = Annotated[float, Field(ge=0, le=1, description="The share of the error that stays in the residual.")]
+
+
+class DecayingCompressor(Compressor):
+    """A compressor of whose error a share stays in the residual; each has a default of its own."""
+
+    error_decay: ErrorDecay
+
+    @model_validator(mode="after")
+    def _error_decay_has_an_effect(self) -> Self:
+        if self.error_decay == type(self).model_fields["error_decay"].default:
+            return self
+        share = "error_decay is a share of the residual of updates, and"
+        if self.memory not in ("residual", "nesterov"):
+            raise ValueError(f'{share} memory = "{self.memory}" keeps none: leave it out')
+        if not self.encodes("update"):
+            raise ValueError(f'{share} direction = "{self.direction}" encodes none: leave it out')
+        return self
+
+    def error_share(self) -> float:
+        return self.error_decay
 
 
 def coding_for(n: int, *, looped: bool = False) -> Any:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from hpcps.compression.base import Code, Compressor, Kept, coding_for, finite, require_size
+from hpcps.compression.base import (
+    Code,
+    Compressor,
+    DecayingCompressor,
+    ErrorDecay,
+    Kept,
+    coding_for,
+    finite,
+    require_size,
+)
 from hpcps.numerics.coding import pack_codes, tiles, unpack_codes
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST
@@ -120,21 +129,6 @@ class Randomk(SparseCompressor):
         pairs[:, 1] = values.view(np.uint32)[chosen] if finite(values) else _NAN
 
 
-def keeps_a_residual(compressor: Compressor, key: str) -> None:
-    """Check that a key that says what stays in the residual has an effect, if it has another value than its default.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if getattr(compressor, key) == type(compressor).model_fields[key].default:
-        return
-    share = f"{key} is a share of the residual of updates, and"
-    if compressor.memory not in ("residual", "nesterov"):
-        raise ValueError(f'{share} memory = "{compressor.memory}" keeps none: leave it out')
-    if not compressor.encodes("update"):
-        raise ValueError(f'{share} direction = "{compressor.direction}" encodes none: leave it out')
-
-
 def share_count(k: float, n: int) -> int:
     """Return how many of n values are sent, see `SparseCompressor`."""
     share = np.float32(k) * np.float32(4 * n) / np.float32(4)
@@ -145,7 +139,7 @@ _CHUNK = 4096
 """Values of a chunk: 12 bits of an index."""
 
 
-class SparseLoco(Compressor):
+class SparseLoco(DecayingCompressor):
     """The values of largest magnitude of each 4096, with indices of 12 bits and values of 2 bits.
 
     A value becomes its sign and one of two magnitudes of its chunk: the mean magnitude of those sent that are below
@@ -161,15 +155,7 @@ class SparseLoco(Compressor):
     k: ShareOrNumber = Field(
         64, gt=0, le=_CHUNK, description="Values that are sent of 4096: a whole number, or a share below 1."
     )
-    error_decay: float = Field(0.95, ge=0, le=1, description="The share of the error that stays in the residual.")
-
-    @model_validator(mode="after")
-    def _keys_have_an_effect(self) -> Self:
-        keeps_a_residual(self, "error_decay")
-        return self
-
-    def error_share(self) -> float:
-        return self.error_decay
+    error_decay: ErrorDecay = 0.95
 
     def _counts(self, n: int) -> list[int]:
         """Return how many values of each chunk are sent."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, coding_for, finite, require_size
-from hpcps.compression.sparse import ShareOrNumber, keeps_a_residual, share_count
-from hpcps.numerics.blocks import Float64
+from hpcps.compression.base import Code, DecayingCompressor, ErrorDecay, Kept, coding_for, finite, require_size
+from hpcps.compression.sparse import ShareOrNumber, share_count
+from hpcps.numerics.blocks import Float64, rounded
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST
 
-_LARGEST = np.finfo(np.float32).max
 
-
-class DeMo(Compressor):
+class DeMo(DecayingCompressor):
     """The largest coefficients of the cosine transform of each tile of a block.
 
     The block is a matrix with the first dimension of its tensor as rows, and one row if it has one dimension. It is cut
@@ -41,15 +39,7 @@ class DeMo(Compressor):
         description="Rows of the block; 0: the first dimension of the tensor, or one for values without a shape. "
         "Zeros fill the last row.",
     )
-    error_decay: float = Field(0.999, ge=0, le=1, description="The share of the error that stays in the residual.")
-
-    @model_validator(mode="after")
-    def _keys_have_an_effect(self) -> Self:
-        keeps_a_residual(self, "error_decay")
-        return self
-
-    def error_share(self) -> float:
-        return self.error_decay
+    error_decay: ErrorDecay = 0.999
 
     def for_block(self, shape: tuple[int, ...]) -> DeMo:
         if self.rows or len(shape) < 2:
@@ -86,7 +76,7 @@ class DeMo(Compressor):
         matrix, filled = self._matrix(values), 0
         for down, across, count in self._tiles(n):
             pairs, part = np.empty((count, 2), np.uint32), slice(filled, filled + count)
-            spectrum = dctn(matrix[down, across], norm="ortho").clip(-_LARGEST, _LARGEST).astype(np.float32).ravel()
+            spectrum = rounded(dctn(matrix[down, across], norm="ortho")).ravel()
             coding_for(len(spectrum)).select_largest(spectrum.view(np.uint32), pairs)
             places[part], found[part] = pairs[:, 0], pairs[:, 1].copy().view(np.float32)
             filled += count
@@ -115,7 +105,7 @@ class DeMo(Compressor):
             spectrum[indices] = found[part]
             tile[:] = idctn(spectrum.reshape(tile.shape), norm="ortho")
             filled += count
-        values[:] = matrix.ravel()[:n].clip(-_LARGEST, _LARGEST) if finite(found) else np.float32(np.nan)
+        values[:] = rounded(matrix.ravel()[:n]) if finite(found) else np.float32(np.nan)
 
     def _matrix(self, values: Vector) -> Float64:
         """Return the values as a matrix of float64."""
