@@ -59,10 +59,13 @@ class Alie(Omniscient):
     )
     sign: Side = Field("-", description="`-`: below the mean; `+`: above it.")
 
+    def deviations(self, context: AdversaryContext) -> float:
+        """Return z, the number of standard deviations."""
+        return quantile(context.n, context.f) if self.z == "auto" else self.z
+
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
         found = Moments.of(honest)
-        z = quantile(context.n, context.f) if self.z == "auto" else self.z
-        return rounded(found.mean + SIGNS[self.sign] * z * found.deviation)
+        return rounded(found.mean + SIGNS[self.sign] * self.deviations(context) * found.deviation)
 
 
 def quantile(n: int, f: int) -> float:
@@ -77,11 +80,11 @@ def quantile(n: int, f: int) -> float:
 class Sparse(Alie):
     """Hybrid sparse attack: a large shift of the mean in sensitive coordinates, and a small one in all others.
 
-    The Byzantine workers send m - (scale or z) times the standard deviation of the honest updates, with `scale` in the
-    sensitive coordinates, and z as in `alie` in the others. Sensitive are the coordinates in which the mean of the
-    honest updates is largest in the first round. The authors find them by pruning the network before training, for
-    which an adversary here would need its weights. After Özfatura, Özfatura, Küpçü, Büyükateş, Coşkuner and Gündüz,
-    "Aggressive, imperceptible, or both: architecture-aware hybrid Byzantines in federated learning", arXiv 2404.06230.
+    With m the mean of the honest updates and s their standard deviation, the Byzantine workers send m - scale s in the
+    sensitive coordinates, and m - z s in the others, as `alie` does. Sensitive are the coordinates in which |m| is
+    largest in the first round. The authors find them by pruning the network before training, for which an adversary
+    here would need its weights. After Özfatura, Özfatura, Küpçü, Büyükateş, Coşkuner and Gündüz, "Aggressive,
+    imperceptible, or both: architecture-aware hybrid Byzantines in federated learning", arXiv 2404.06230.
     """
 
     kind: Literal["sparse"] = "sparse"  # type: ignore[assignment]
@@ -101,8 +104,8 @@ class Sparse(Alie):
             sensitive[np.argsort(-np.abs(found.mean), kind="stable")[:number]] = True
             context.state["sensitive"] = sensitive
         sensitive = context.state["sensitive"].astype(np.bool_)
-        z = quantile(context.n, context.f) if self.z == "auto" else self.z
-        return rounded(found.mean + SIGNS[self.sign] * np.where(sensitive, self.scale, z) * found.deviation)
+        factors = np.where(sensitive, self.scale, self.deviations(context))
+        return rounded(found.mean + SIGNS[self.sign] * factors * found.deviation)
 
 
 def rows_of(honest: Vector, context: AdversaryContext) -> tuple[Vector, Mask]:
