@@ -17,7 +17,7 @@ from hpcps.attacks import (
     NoAttack,
     Omniscient,
 )
-from hpcps.compression import BaseCompressor, Codec, Compressor, SparseCompressor, SparseLoco
+from hpcps.compression import BaseCompressor, Codec, Compressor, DeMo, SparseCompressor, SparseLoco
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError, message_of
@@ -187,7 +187,7 @@ def warnings_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         compressor, name, where = run.communication.compression, run.model.name, "communication.compression"
         if not isinstance(compressor, Compressor):
             continue
-        given = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco) else 0
+        given = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco | DeMo) else 0
         if 0.5 < given < 1:
             yield f"{where}.k: at most half of the values of a block are sent, and k = {given:g} is more: use less"
         k = given if given >= 1 else 0

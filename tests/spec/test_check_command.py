@@ -144,6 +144,7 @@ def test_what_run_refuses_on_this_machine_is_a_warning(
         ('{kind="topk", k=321}', "k: 1 of 3 encoded blocks of mlp, such as output.weight, send half of their values"),
         ('{kind="topk", k=0.5}', ""),
         ('{kind="topk", k=0.51}', "k: at most half of the values of a block are sent, and k = 0.51 is more: use less"),
+        ('{kind="demo", k=0.51}', "k: at most half of the values of a block are sent, and k = 0.51 is more: use less"),
         ('{kind="int8", min_bytes=32768}', ""),
         ('{kind="int8", min_bytes=32769}', "min_bytes: the largest block of mlp has 32768 bytes, so nothing is enc"),
     ],
