@@ -251,9 +251,18 @@ def _read_proposals(file: Path, space: Mapping[str, Any]) -> list[Mapping[str, A
     except InputError as error:
         raise SpecError(f"{error}: delete it, and search again") from error
     entries: list[Mapping[str, Any]] = found if isinstance(found, list) else [{}]
-    if not all(isinstance(entry, dict) and entry.keys() == space.keys() for entry in entries):
+    if not all(_is_proposal(entry, space) for entry in entries):
         raise SpecError(f"{file}: not the proposals of this search: delete it, and search again")
     return entries
+
+
+def _is_proposal(entry: object, space: Mapping[str, Any]) -> bool:
+    """Return whether an entry has a value for each searched key: one of its list, or any in place of one of a range."""
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == space.keys()
+        and all(not isinstance(values, list) or entry[key] in values for key, values in space.items())
+    )
 
 
 def _read_result(file: Path, configurations: Sequence[Configuration]) -> Mapping[str, Any] | None:

@@ -195,6 +195,10 @@ def test_damaged_proposals_are_refused(file: Path) -> None:
         group.proposals.write_text(content)
         with pytest.raises(SpecError, match=r"proposals/\w+\.json: .*: delete it, and search again"):
             group_of(file)
+    group = group_of(write(file, values='"train.optimizer.lr" = [0.01, 0.1]\n', keys="startup = 1\nsamples = 3"))
+    write_proposals(group, [{"train.optimizer.lr": 0.5}])
+    with pytest.raises(SpecError, match="not the proposals of this search: delete it, and search again"):
+        group_of(file)
 
 
 # Mistakes.
