@@ -39,7 +39,7 @@ class LocalSteps:
         trainer: Trainer,
         take: Callable[[int], Progress],
         after: Continuation,
-        clock: Callable[[], float],
+        duration_factor: Callable[[], float],
     ) -> None:
         """Plan the steps of a role.
 
@@ -49,7 +49,7 @@ class LocalSteps:
             trainer: what trains.
             take: takes so many local steps.
             after: goes on once the local steps of a round are done.
-            clock: returns what the role multiplies its seconds per step by when it reports them to a policy.
+            duration_factor: returns the factor on the seconds per step in the role's reports to a policy.
         """
         self._trainer = trainer
         self._take = take
@@ -59,7 +59,7 @@ class LocalSteps:
         roster, train = Roster.of(run), run.train
         self._may_miss = run.misses_rounds and peer.role == "worker"
         if (policy := train.policy) is not None and peer in roster.governed(run):
-            self.asks = QueriedSteps(peer, policy, self.task, after, clock)
+            self.asks = QueriedSteps(peer, policy, self.task, after, duration_factor)
         if self._may_miss and train.abandon and peer != roster.coordinator:
             sources = roster.possible_combiners_of(run, peer.index)
             self.asks = AbandonableSteps(sources, train.steps_per_round, self.task, after)

@@ -58,8 +58,8 @@ class TrainedRole(Protocol):
     def take_steps(self, steps: int) -> Progress:
         """Take so many local steps."""
 
-    def clock(self) -> float:
-        """Return what it multiplies its seconds per step by when it reports them to a policy of local steps."""
+    def duration_factor(self) -> float:
+        """Return the factor on its seconds per step in its reports to a policy of local steps."""
 
     def after_steps(self) -> Iterator[Effect]:
         """Go on once the local steps of a round are done."""
@@ -128,7 +128,7 @@ class LocalTraining:
         self._trainer = trainer
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
-        self._steps = LocalSteps(peer, run, trainer, role.take_steps, role.after_steps, role.clock)
+        self._steps = LocalSteps(peer, run, trainer, role.take_steps, role.after_steps, role.duration_factor)
         self._schedule = self._steps.schedule
         self._misses_rounds = run.misses_rounds and peer.role == "worker"
         shards = partitioning_of(run, trainer.layout).shards

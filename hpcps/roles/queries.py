@@ -38,7 +38,7 @@ class QueriedSteps:
         policy: Policy,
         train: Callable[[int], Compute],
         after_steps: Continuation,
-        clock: Callable[[], float] = lambda: 1.0,
+        duration_factor: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """Prepare the local steps of one role.
 
@@ -47,9 +47,9 @@ class QueriedSteps:
             policy: the policy.
             train: returns the computation of so many steps.
             after_steps: goes on once the local steps of a round are done.
-            clock: returns what the reported seconds are multiplied by; an honest role reports what it has measured.
+            duration_factor: returns the factor on the seconds per step in reports; that of an honest role is 1.
         """
-        self._clock = clock
+        self._duration_factor = duration_factor
         self._peer = peer
         self._policy = policy
         self._train = train
@@ -71,7 +71,7 @@ class QueriedSteps:
         """Note steps that took so many seconds in all; ask whether to go on."""
         self.steps += steps
         self._seconds += seconds
-        yield self._query(self.steps, self._clock() * seconds / steps)
+        yield self._query(self.steps, self._duration_factor() * seconds / steps)
         if self._over or self._policy.waits or self.steps >= self._allowed:
             yield from self.go_on()
         else:  # an answer that has come may allow other steps

@@ -111,8 +111,8 @@ class TrainingRole(MessagingRole):
     def take_steps(self, steps: int) -> Progress:
         """Take so many local steps."""
 
-    def clock(self) -> float:
-        """Return what it multiplies its seconds per step by when it reports them to a policy of local steps."""
+    def duration_factor(self) -> float:
+        """Return the factor on its seconds per step in its reports to a policy of local steps."""
         return 1.0
 
     @abstractmethod

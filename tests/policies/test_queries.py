@@ -182,14 +182,14 @@ def test_a_liar_reports_its_durations_times_a_factor():
 @pytest.mark.parametrize(("kind", "reported"), [("slow_clock", 4.0), ("fast_clock", 0.25)])
 def test_an_attacker_reports_in_the_rounds_of_its_schedule(kind, reported):
     attack = active().of("attacks")[kind](factor=4.0, rate=0.5, every=2)
-    clocks = [
+    attackers = [
         Attacker(
             Peer("worker", worker), attack, 4, 1, 10, Layout.of_sizes((3,), 3), *map(np.random.default_rng, (1, 2))
         )
         for worker in range(4)
     ]
-    assert sorted(each.clock(0, 0) for each in clocks) == sorted([1.0, 1.0, reported, reported])
-    assert [each.clock(1, 0) for each in clocks] == [1.0] * 4
+    assert sorted(each.duration_factor(0, 0) for each in attackers) == sorted([1.0, 1.0, reported, reported])
+    assert [each.duration_factor(1, 0) for each in attackers] == [1.0] * 4
 
 
 def test_a_clock_attack_needs_a_policy():

@@ -120,8 +120,8 @@ class SyncWorker(Worker):
         relabel = self._packer.attacker.relabel(self.round, self._training.epochs_over)
         return self._trainer.train(steps, relabel=relabel, epoch=self.rate_epoch)
 
-    def clock(self) -> float:
-        return self._packer.attacker.clock(self.round, self._training.epochs_over)
+    def duration_factor(self) -> float:
+        return self._packer.attacker.duration_factor(self.round, self._training.epochs_over)
 
     def after_packing(self, packed: Packed) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""

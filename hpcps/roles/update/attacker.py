@@ -122,8 +122,8 @@ class Attacker:
         """Return the seconds by which the attack delays the update."""
         return self._attack.delay if isinstance(self._attack, SendingAttack) and self._acts(round, epoch) else 0.0
 
-    def clock(self, round: int, epoch: int) -> float:
-        """Return what the worker multiplies its seconds per step by when it reports them."""
+    def duration_factor(self, round: int, epoch: int) -> float:
+        """Return the factor on the worker's seconds per step in its reports to a policy."""
         return self._attack.reported if isinstance(self._attack, ClockAttack) and self._acts(round, epoch) else 1.0
 
     def _acts(self, round: int, epoch: int) -> bool:
