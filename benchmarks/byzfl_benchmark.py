@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from byzfl_results import Results, Training
 from byzfl_study import CELLS, MODELS, NAMES, SEEDS, SIDES, Cell, Settings, Side, cells, searched_cells
 from exchanges import PEERS
 from machine import description
-from processes import GRACE, ROOT, MeasurementError, clean_up_on_sigterm, end
+from processes import ROOT, AnsweringProcess, MeasurementError, clean_up_on_sigterm
 
 import hpcps
 from hpcps.errors import HpcpsError
@@ -43,12 +41,9 @@ class TrainingProcess:
     """A process that trains for each line of its input."""
 
     def __init__(self, side: Side, python: Path, program: Path) -> None:
-        self._name = NAMES[side]
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        variables = {**os.environ, **ONE_THREAD, "PYTHONPATH": paths}
-        self._process = subprocess.Popen(
-            [python, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, start_new_session=True
-        )
+        variables = ONE_THREAD | {"PYTHONPATH": paths}
+        self._process = AnsweringProcess(NAMES[side], [python, program], TIMEOUT, variables)
 
     def train(self, request: dict[str, Any]) -> Training:
         """Train once.
@@ -56,28 +51,11 @@ class TrainingProcess:
         Raises:
             MeasurementError: the process ended, or did not answer in time.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # the process has ended, which reading the answer reports
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        ready = select.poll()
-        ready.register(self._process.stdout, select.POLLIN)
-        if not ready.poll(TIMEOUT * 1000):
-            raise MeasurementError(f"{self._name} did not answer in {TIMEOUT:g} s")
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise MeasurementError(f"{self._name} ended with status {self._process.wait()}; its last lines say why")
-        return Training(**json.loads(answer))
+        return Training(**json.loads(self._process.ask(json.dumps(request))))
 
     def close(self) -> None:
         """End it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        end([self._process], GRACE)
-        self._process.stdout.close()
+        self._process.close()
 
 
 class Pair:
@@ -163,7 +141,13 @@ def main() -> int:
     parser.add_argument("--dir", help="the folder of its files (default: $HPCPS_DATA)")
     parser.add_argument("--limit", type=int, help="training samples in use (default: all)")
     parser.add_argument("--steps", type=int, default=Settings.steps, help="steps of a training (default: 240)")
-    parser.add_argument("--seeds", type=int, choices=range(1, len(SEEDS) + 1), default=len(SEEDS), help="default: 3")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        choices=range(1, len(SEEDS) + 1),
+        default=len(SEEDS),
+        help="the number of seeds (default: 3)",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "build/byzfl", help="default: build/byzfl")
     args = parser.parse_args()
     clean_up_on_sigterm()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import select
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from exchanges import PEERS, SET_UP
-from processes import GRACE, ROOT, MeasurementError, NotHereError, end
+from processes import ROOT, AnsweringProcess, NotHereError
 
 from hpcps.numerics.updates import Updates
 from hpcps.rules import TrimmedMean
@@ -64,28 +62,10 @@ class ByzFL:
         Raises:
             MeasurementError: the process does not start.
         """
-        fds = (updates, result)
         command = [python, PROGRAM, str(updates), str(result)]
-        pipe, threads = subprocess.PIPE, {"OMP_NUM_THREADS": f"{THREADS}", "OPENBLAS_NUM_THREADS": f"{THREADS}"}
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, pass_fds=fds, start_new_session=True, env={**os.environ, **threads}
-        )
-        self._answer()
-
-    def _answer(self) -> str:
-        out = self._process.stdout
-        assert out is not None
-        # ByzFL's process writes whole lines, so a readable pipe holds one. `select` supports only 1024 descriptors.
-        ready = select.poll()
-        ready.register(out, select.POLLIN)
-        if not ready.poll(TIMEOUT * 1000):
-            self.close()
-            raise MeasurementError(f"ByzFL did not answer in {TIMEOUT:g} s")
-        answer = out.readline().decode().strip()
-        if not answer:
-            self.close()
-            raise MeasurementError(f"ByzFL ended with status {self._process.returncode}")
-        return answer
+        threads = {"OMP_NUM_THREADS": f"{THREADS}", "OPENBLAS_NUM_THREADS": f"{THREADS}"}
+        self._process = AnsweringProcess("ByzFL", command, TIMEOUT, threads, (updates, result))
+        self._process.answer()
 
     def beside(
         self, rule: str, updates: Updates, ours: Callable[[], float], repeats: int, f: int | None = None
@@ -130,23 +110,14 @@ class ByzFL:
         Raises:
             MeasurementError: the process ended, or did not answer.
         """
-        assert self._process.stdin is not None
         n, d = len(updates), updates.layout.size
-        with suppress(BrokenPipeError):  # the process has ended, which reading the answer reports
-            trimmed = TrimmedMean().trimmed(n) if n > 2 else 0
-            self._process.stdin.write(f"{rule} {n} {d} {trimmed if f is None else f} {form}\n".encode())
-            self._process.stdin.flush()
-        answer = self._answer()
+        trimmed = TrimmedMean().trimmed(n) if n > 2 else 0
+        answer = self._process.ask(f"{rule} {n} {d} {trimmed if f is None else f} {form}")
         return None if answer == "failed" else float(answer)
 
     def close(self) -> None:
         """End it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        end([self._process], GRACE)
-        self._process.stdout.close()
+        self._process.close()
 
 
 def environment() -> Path:

@@ -26,9 +26,8 @@ DIFFERENCES = (
     "The searched attacks try 20 factors in both. After its first step that is not better ByzFL tries only larger "
     "factors, hpcps smaller ones too. So the crafted updates differ.",
     "What an attack sees: in both the honest updates of the round and the rule. ByzFL's Byzantine clients have no "
-    "data. "
-    "In hpcps each has a shard of one batch, which the attacks do not use; the honest workers of both libraries train "
-    "without these samples.",
+    "data. In hpcps each has a shard of one batch, which the attacks do not use; the honest workers of both libraries "
+    "train without these samples.",
     "ByzFL's own plots take the best of several evaluations; here the accuracy is that of the last model.",
     "ByzFL's sample configuration trains a convolutional network on MNIST for 800 steps.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -59,6 +60,72 @@ class NotHereError(MeasurementError):
 
 class PortTakenError(MeasurementError):
     """The address at which a process was to listen is in use."""
+
+
+class AnsweringProcess:
+    """A process that answers each line of its input with a line."""
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str | Path],
+        timeout: float,
+        variables: Mapping[str, str],
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """Start it.
+
+        Args:
+            name: its name in messages.
+            words: its command line.
+            timeout: the time limit for an answer, in seconds.
+            variables: environment variables in addition to those of this process.
+            descriptors: the file descriptors that it inherits.
+        """
+        self._name, self._timeout = name, timeout
+        pipe, environment = subprocess.PIPE, {**os.environ, **variables}
+        self._process = subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, pass_fds=tuple(descriptors), start_new_session=True, env=environment
+        )
+
+    def ask(self, line: str) -> str:
+        """Send a line, and return the answer without its end.
+
+        Raises:
+            MeasurementError: the process ended, or did not answer in time.
+        """
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the process has ended, which reading the answer reports
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> str:
+        """Return the next line without its end; see `ask`."""
+        out = self._process.stdout
+        assert out is not None
+        # It writes whole lines, so a readable pipe holds one. `select` supports only 1024 descriptors.
+        ready = select.poll()
+        ready.register(out, select.POLLIN)
+        if not ready.poll(self._timeout * 1000):
+            self.close()
+            raise MeasurementError(f"{self._name} did not answer in {self._timeout:g} s")
+        answer = out.readline().decode().strip()
+        if not answer:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE)  # else the status is that of the signal which ends it
+            self.close()
+            raise MeasurementError(f"{self._name} ended with status {self._process.returncode}; its last lines say why")
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        end([self._process], GRACE)
+        self._process.stdout.close()
 
 
 def free_port() -> int:
