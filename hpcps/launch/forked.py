@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -23,7 +22,6 @@ from hpcps.launch.local_rank import close_input
 from hpcps.launch.plan import Plan
 
 _PROGRAM = ("-m", "hpcps.execution")
-_STEP = 0.01
 
 
 class ForkedRole(BaseException):
@@ -53,17 +51,18 @@ class Fork:
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while the process runs."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
+        self._reap(os.WNOHANG)
         return self._status
 
-    def wait(self) -> int:
-        """Wait for the end; return the exit status."""
-        while (status := self.poll()) is None:
-            time.sleep(_STEP)
-        return status
+    def wait(self) -> None:
+        """Wait for the end."""
+        self._reap(0)
+
+    def _reap(self, options: int) -> None:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
