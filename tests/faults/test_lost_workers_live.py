@@ -42,6 +42,42 @@ def until_replaced(play: Play, process: str, times: int = 1) -> None:
     within(120, there, lambda: f"replacement {times} of {process} in a round\n{play.text}")
 
 
+def kill_and_replace(play: Play, process: str) -> tuple[dict[str, object], dict[str, object]]:
+    """Kill the first process that is lost, and wait for its replacement; return the lines of both."""
+    os.kill(pid_of(play, process), signal.SIGKILL)
+    until_replaced(play, process)
+    (lost,), (replaced,) = lines(play, "lost"), lines(play, "replaced")
+    assert (lost["process"], lost["cause"]) == (process, "its connection has closed")
+    assert lost["ago"] < 5, "its connection says so at once"
+    assert replaced["process"] == process
+    assert re.search(rf"{process} \(pid \d+\) on \S+ was killed by signal 9 \(SIGKILL\)", play.text)
+    assert f"hpcps: {process} is replaced (1)" in play.text
+    return lost, replaced
+
+
+def let_count_as_lost(play: Play, process: str) -> None:
+    """Stop a process until it counts as lost and the others have gone on; then it goes on, too, and is replaced.
+
+    Its guard is stopped with it, so that only its silence is noticed.
+    """
+    stopped = pid_of(play, process)
+    guard = parent(stopped)
+    for pid in (guard, stopped):
+        os.kill(pid, signal.SIGSTOP)
+
+    def lost() -> list[dict[str, object]]:
+        return [line for line in lines(play, "lost") if line["process"] == process]
+
+    within(60, lost, "a loss in the record")
+    assert lost()[0]["cause"] == "it has sent nothing for 2 s"
+    since = lines(play, "round")[-1]["round"]
+    within(60, lambda: lines(play, "round")[-1]["round"] > since + 3, "further rounds")
+    for pid in (stopped, guard):
+        os.kill(pid, signal.SIGCONT)
+    until_replaced(play, process)
+    assert "was silent for so long that it counts as lost" in play.text
+
+
 def assert_stops_whole(play: Play) -> None:
     """The run still ends at a checkpoint when it is asked to, and nothing is left of it."""
     play.process.send_signal(signal.SIGTERM)
@@ -59,18 +95,11 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(
     settings = (*SURVIVING, "--set", "topology.servers=2", "--set", f"heterogeneity.classes={paced}")
     play = start(*settings)
     play.until()
-    os.kill(pid_of(play, "worker-1"), signal.SIGKILL)
-    until_replaced(play, "worker-1")
-    (lost,), (replaced,) = lines(play, "lost"), lines(play, "replaced")
-    assert (lost["process"], lost["cause"]) == ("worker-1", "its connection has closed")
-    assert lost["ago"] < 5, "its connection says so at once"
-    assert replaced["process"] == "worker-1"
+    lost, replaced = kill_and_replace(play, "worker-1")
     # The others go on meanwhile, and the replacement has its share of rounds from its first one on.
     between = [line for line in lines(play, "round") if lost["round"] < line["round"] < replaced["first"]]
     assert all(line["participants"] == [0, 2] for line in between)
     within(60, lambda: any(1 in line["participants"] for line in lines(play, "round")[-3:]), "worker 1 in a round")
-    assert re.search(r"worker-1 \(pid \d+\) on \S+ was killed by signal 9 \(SIGKILL\)", play.text)
-    assert "hpcps: worker-1 is replaced (1)" in play.text
     assert_stops_whole(play)
     # What has lost a process resumes like any other run, with three new workers.
     again = start(*settings)
@@ -131,21 +160,9 @@ def test_a_stopped_worker_is_lost_and_does_not_disturb_its_replacement(start: Ca
 
 
 def test_a_worker_that_counts_as_lost_and_lives_ends_and_is_replaced(start: Callable[..., Play]) -> None:
-    """Its guard is stopped, too, so that only its silence is noticed; then both go on."""
     play = start(*SURVIVING, "--set", "survive.after=2")
     play.until()
-    stopped = pid_of(play, "worker-2")
-    guard = parent(stopped)
-    for pid in (guard, stopped):
-        os.kill(pid, signal.SIGSTOP)
-    within(60, lambda: lines(play, "lost"), "a loss in the record")
-    assert lines(play, "lost")[0]["cause"] == "it has sent nothing for 2 s"
-    since = lines(play, "round")[-1]["round"]
-    within(60, lambda: lines(play, "round")[-1]["round"] > since + 3, "further rounds")
-    for pid in (stopped, guard):
-        os.kill(pid, signal.SIGCONT)
-    until_replaced(play, "worker-2")
-    assert "was silent for so long that it counts as lost" in play.text
+    let_count_as_lost(play, "worker-2")
     assert_stops_whole(play)
 
 
