@@ -207,9 +207,8 @@ class PsliteProcessGroup(ProcessGroup):
         self._texts = Texts(process.launch, self._ids) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
         self._incarnations: Counter[int] = Counter()
-        self._early: list[
-            tuple[int, int, int]
-        ] = []  # greetings of replacements of which the scheduler has not told yet
+        # Greetings of replacements of which the scheduler has not told yet.
+        self._early: list[tuple[int, int, int]] = []
         named = list(zip(self._ids, self._world, strict=True))
         me, mine = process.world[process.rank], self._ids[process.rank]
         # Those that are told that this replacement is ready, and those that do not know it yet.
