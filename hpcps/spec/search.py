@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError
 
 from hpcps import seeds
+from hpcps.errors import text_of
 from hpcps.registry import Config
 from hpcps.registry.config import MOST
 from hpcps.registry.similarity import nearest
@@ -129,8 +130,7 @@ def missing_optuna() -> str:
     try:
         import_module("optuna")
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        return f"{needs} cannot be imported here ({why}): pip install --force-reinstall 'hpcps[search]'"
+        return f"{needs} cannot be imported here ({text_of(error)}): pip install --force-reinstall 'hpcps[search]'"
     return ""
 
 

@@ -13,6 +13,7 @@ from interrupted import model, play
 
 from hpcps.attacks import Attack, Late, Omniscient, attackers
 from hpcps.attacks.sending import ClockAttack
+from hpcps.errors import RunError
 from hpcps.numerics.state import PackedState
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
@@ -301,3 +302,14 @@ def test_a_worker_that_commits_to_a_state_that_is_none_is_found(monkeypatch, tmp
     run = audited(1.0, validation={"audit": {"share": 0.4}})
     _, excluded = play_audited(run, tmp_path / "later")
     assert list(excluded) == [1]
+
+
+def test_a_lack_of_memory_proves_nothing(monkeypatch, tmp_path):
+    """Else a validator would exclude honest workers."""
+
+    def lacking(*_):
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr(Auditor, "_repeat", lacking)
+    with pytest.raises(RunError, match=r"\(audit\): RuntimeError: .* not enough memory"):
+        play_audited(audited(1.0), tmp_path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcps.errors import RunError
+from hpcps.errors import RunError, message_of
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import PackedState, State
 from hpcps.protocol.messages import Absent, AuditedState, AuditRequest, Peer, ProbeStep, Update
@@ -272,7 +272,10 @@ class Auditor:
             return "the state before its local steps is not the one that it committed to"
         try:
             answer, after = self._repeat(trainer, packer, audit)
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError):
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
+            # A lack of memory proves nothing, and torch has no class of its own for it.
+            if "memory" in message_of(error):
+                raise
             return "the state before its local steps cannot be used"
         if answer != audit.answer:
             return "its local steps give another update"
