@@ -1,10 +1,11 @@
 """Processes of this machine, which tests look for and wait for."""
 
+import itertools
 import os
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,22 @@ TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 """The beginning of the paths of the files in which MPICH describes a host to its ranks."""
 
 
+def _own_ports() -> Iterator[int]:
+    first = 20_000 + 100 * (os.getpid() % 120)
+    # In turn, because a port is free again until its process binds it. At random, as another run may have had the same.
+    return itertools.cycle(random.sample(range(first, first + 100), 100))
+
+
+_ports = _own_ports()
+
+
 def free_port() -> int:
     """Return a port that nothing uses, and that no connection or other process of pytest gets at the same time."""
-    first = 20_000 + 100 * (os.getpid() % 120)
-    for port in random.sample(range(first, first + 100), 100):
+    for port in itertools.islice(_ports, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise RuntimeError(f"no port from {first} on is free")
+    raise RuntimeError("none of the ports of this process is free")
 
 
 def within(seconds: float, found: Callable[[], Any], what: str | Callable[[], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -62,11 +63,12 @@ def start():
     yield node
     for each in nodes:
         each.kill()
-        each.communicate()
+        print(*each.communicate())
 
 
 def ready(worker):
     """Wait until a worker has a rank, and return it."""
+    assert select.select([worker.stdout], [], [], 120)[0], "a node did not start: see what the others print"
     return int(worker.stdout.readline().split()[1])
 
 
