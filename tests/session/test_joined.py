@@ -297,13 +297,15 @@ sys.stdout.write(f"last {last}\\n")
 """
 
 
-@pytest.mark.parametrize(("transport", "servers"), [("mpi", "0"), ("mpi", "2"), ("pslite", "1")])
+@pytest.mark.parametrize(
+    ("transport", "servers"), [("mpi", "0"), ("pslite", "1"), pytest.param("mpi", "2", marks=pytest.mark.soak)]
+)
 def test_every_transport(tmp_path, transport, servers, starts_processes):
     options = "--transport", transport, "--servers", servers
     assert launched(tmp_path, SCRIPT, "none", options=options).count("last 2\n") == 3
 
 
-@pytest.mark.parametrize(("transport", "servers"), [("mpi", "0"), ("pslite", "1")])
+@pytest.mark.parametrize(("transport", "servers"), [("mpi", "0"), pytest.param("pslite", "1", marks=pytest.mark.soak)])
 def test_a_process_that_is_killed_while_others_have_joined(tmp_path, transport, servers, starts_processes):
     options = "--transport", transport, "--servers", servers
     said = launched(tmp_path, SCRIPT, "kill", options=options, succeeds=False)
