@@ -98,6 +98,7 @@ SUITE = [
         21,
         quick=("--seconds", "30", "--every", "8", "--output", "{results}"),
     ),
+    Benchmark("audits", "What audits of workers cost", 15),
     Benchmark("gpu", "Figure 3's sixteen workers on one GPU", 4, gpu=True),
     Benchmark("simulation", "Predicted and measured time per round of topologies", 4, quick=None),
 ]

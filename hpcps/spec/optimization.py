@@ -18,21 +18,22 @@ Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(stric
 class Optimizer(Config):
     """The optimizer of the local steps; its state stays in its process."""
 
-    name: Literal["sgd", "nag", "adam", "adamw"] = Field(
+    name: Literal["sgd", "nag", "adam", "adamw", "muon"] = Field(
         "nag",
-        description="sgd (momentum), nag (Nesterov), adam, or adamw (adam with decoupled weight decay).",
+        description="sgd (momentum), nag (Nesterov), adam, adamw (adam with decoupled weight decay), or muon (the "
+        "steps of hidden layers are orthogonal matrices, and the other parameters have adamw).",
     )
     lr: float = Field(0.1, gt=0, le=LARGEST_RATE, description="Learning rate before any decay.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd and nag.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd, nag and muon; papers on muon have 0.95.")
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field(
-        (0.9, 0.999), description="Decay rates of adam and adamw."
+        (0.9, 0.999), description="Decay rates of adam and adamw, and in muon of adamw."
     )
     weight_decay: float = Field(
         0.0,
         ge=0,
         le=LARGEST_RATE,
-        description="Weight decay, on every tensor: L2 in the gradient; with adamw each step multiplies the weights by "
-        "1 - learning rate * weight_decay.",
+        description="Weight decay, on every tensor: L2 in the gradient; with adamw and muon each step multiplies the "
+        "weights by 1 - learning rate * weight_decay.",
     )
 
     @property
@@ -42,12 +43,12 @@ class Optimizer(Config):
         The first step of adam divides the rate by 1 - betas[0]; each of adamw multiplies the weights by the decay.
         """
         rate = self.lr / (1 - self.betas[0]) if self.adaptive else self.lr
-        return max(rate, self.lr * self.weight_decay if self.name == "adamw" else 0.0)
+        return max(rate, self.lr * self.weight_decay if self.name in ("adamw", "muon") else 0.0)
 
     @property
     def adaptive(self) -> bool:
-        """Whether a step divides the gradient by a second moment."""
-        return self.name in ("adam", "adamw")
+        """Whether a step divides a gradient by a second moment; with muon, those of some parameters."""
+        return self.name in ("adam", "adamw", "muon")
 
 
 class ServerStep(Config):

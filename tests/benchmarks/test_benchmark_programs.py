@@ -154,6 +154,7 @@ def test_scheduling_compares_what_its_ranks_measure(program, monkeypatch, tmp_pa
     assert "| CrossBarrier | 1500 | 1500 |" in (tmp_path / "scheduling.md").read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("starts_processes")
 def test_the_peers_of_own_scripts_average_what_ddp_does(tmp_path):
     (tmp_path / "steps.py").write_text(STEPS)

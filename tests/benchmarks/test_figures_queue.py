@@ -198,6 +198,7 @@ def models(results):
     return {str(path.relative_to(results)): path.read_bytes() for path in files}
 
 
+@pytest.mark.soak  # that a run goes on after it was killed: `tests/faults/test_killed_and_resumed.py`
 @pytest.mark.usefixtures("starts_processes")
 def test_what_is_killed_goes_on_and_ends_with_the_same_model(experiments, tmp_path):
     file, options = experiments / "one.toml", ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "1")

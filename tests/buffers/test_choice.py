@@ -59,6 +59,7 @@ def test_auto_copies_through_the_host_where_nothing_works_and_says_why_once(run)
     )
 
 
+@pytest.mark.soak
 def test_without_a_device_there_is_nothing_to_say(run):
     status, said, found = run("NoDevice")
     assert status == 0

@@ -105,6 +105,7 @@ def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path, on_host
     assert not different, "\n".join(different)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("starts_processes")
 def test_a_run_on_tensors_gives_the_model_of_a_run_on_the_host_up_to_rounding(tmp_path, on_host):
     """What combines and sends tensors; other rules are in `tests/rules/test_rules_on_tensors.py`."""

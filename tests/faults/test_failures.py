@@ -38,7 +38,7 @@ def test_one_process_runs_out_of_room(start: Callable[..., Play]) -> None:
     assert re.search(why, report["traceback"])
 
 
-@pytest.mark.parametrize("name", ["provenance.json", "records/server-0.jsonl"])
+@pytest.mark.parametrize("name", [pytest.param("provenance.json", marks=pytest.mark.soak), "records/server-0.jsonl"])
 def test_what_is_in_the_way_is_named(name: str, start: Callable[..., Play], experiment: Path) -> None:
     folder = planned_folder(experiment)
     (folder / name).mkdir(parents=True)

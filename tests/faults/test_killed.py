@@ -43,10 +43,12 @@ CASES = {
     "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
 }
 
-SOAKED = pytest.param("adversary", marks=pytest.mark.soak)
+SOAKED = "adversary", "quorum"
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "adversary"] + [SOAKED])
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=pytest.mark.soak if name in SOAKED else ()) for name in CASES]
+)
 def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
     who, number, arguments, why = CASES[case]
     play = start(*arguments)
@@ -113,6 +115,7 @@ DEVICE_TOPOLOGY = (
 )
 
 
+@pytest.mark.soak
 def test_a_process_whose_device_memory_mpi_sends_is_named(
     start: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def test_another_validator_serves_until_the_replacement_does(
     assert "record lines of 2 attempts are equal" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_all_wait_for_the_replacement_of_the_only_validator(
     servers: int, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +112,7 @@ def test_validators_and_workers_that_are_killed_again_and_again(
     assert_replayed(play, capsys)
 
 
+@pytest.mark.soak  # a worker that counts as lost does the same
 def test_a_validator_that_counts_as_lost_and_lives_ends_and_is_replaced(start: Callable[..., Play]) -> None:
     play = start(*TWO, "--set", "survive.after=2")
     play.until("validator-1")

@@ -123,7 +123,7 @@ ASYNCHRONOUS = ("--set", "train.mode=async", "--set", "validation.rule.kind=naiv
 @pytest.mark.parametrize(
     ("mode", "kills", "epochs"),
     [
-        ((), 3, 500),
+        pytest.param((), 3, 500, marks=pytest.mark.soak),
         pytest.param((), 8, 2000, marks=pytest.mark.soak),
         pytest.param(ASYNCHRONOUS, 8, 2000, marks=pytest.mark.soak),
     ],
@@ -175,6 +175,7 @@ def test_a_server_is_no_worker(start: Callable[..., Play]) -> None:
     assert play.left() == {}
 
 
+@pytest.mark.soak  # a server that is lost ends the run in the same way
 def test_the_worker_that_evaluates_is_needed(start: Callable[..., Play]) -> None:
     play = start(*SURVIVING)
     play.until()

@@ -88,7 +88,9 @@ def test_a_worker_that_is_stopped_at_its_start(environment: str, start: Callable
     assert_named(play, "worker-0", time.monotonic())
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "its host is frozen"])
+@pytest.mark.parametrize(
+    "frozen", [pytest.param(False, marks=pytest.mark.soak), True], ids=["stopped", "its host is frozen"]
+)
 def test_a_server_that_is_stopped_while_the_processes_start(frozen: bool, start: Callable[..., Play]) -> None:
     play = start(*ASYNC)
     pid = guarded(play, "server-0")

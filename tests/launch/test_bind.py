@@ -75,7 +75,13 @@ sys.stdout.write(f"cores {sorted(os.sched_getaffinity(0))}\\n")
 
 @pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
-    ("name", "transport"), [("mpich", "mpi"), ("openmpi", "mpi"), ("intel", "mpi"), ("mpich", "pslite")]
+    ("name", "transport"),
+    [
+        ("mpich", "mpi"),
+        pytest.param("openmpi", "mpi", marks=pytest.mark.soak),
+        ("intel", "mpi"),
+        pytest.param("mpich", "pslite", marks=pytest.mark.soak),
+    ],
 )
 def test_a_script_runs_on_its_node(tmp_path, name, transport):
     python = interpreter(name)

@@ -101,7 +101,9 @@ sys.stdout.write(f"bits {bits.hexdigest()}\\n")
 """
 
 
-@pytest.mark.parametrize("transport", ["mpi", "pslite"], ids=["over MPI", "over ps-lite"])
+@pytest.mark.parametrize(
+    "transport", ["mpi", pytest.param("pslite", marks=pytest.mark.soak)], ids=["over MPI", "over ps-lite"]
+)
 def test_workers_combine_beside_servers_of_other_hosts(tmp_path, transport):
     """The bits are those without servers, and each host sends as much as `--dry-run` says."""
     cluster, python = make_cluster(tmp_path, hosts=3), interpreter("mpich")

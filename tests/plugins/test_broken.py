@@ -298,7 +298,10 @@ def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path):
 
 
 @pytest.mark.usefixtures("starts_processes")
-@pytest.mark.parametrize(("error", "text"), [("SystemExit(0)", "SystemExit: 0"), (MUTE, "Mute: its text cannot")])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [("SystemExit(0)", "SystemExit: 0"), pytest.param(MUTE, "Mute: its text cannot", marks=pytest.mark.soak)],
+)
 def test_a_rule_that_ends_its_process_ends_the_run_over_mpi(tmp_path, error, text):
     few = FILE.replace("workers = 2", "validators = 0\ntopology.workers = 1")
     said = play(tmp_path, HEAD + LATE.replace("BODY", f"raise {error}"), "mpi", experiment=few)

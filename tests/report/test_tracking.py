@@ -10,6 +10,7 @@ import pytest
 from small_experiment import small_experiment
 from test_export import scalars
 
+from hpcps.cli.main import main
 from hpcps.execution import tracking
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
@@ -34,14 +35,15 @@ def values(folder):
     return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-@pytest.mark.parametrize("transport", ["inproc", "mpi"], ids=["one", "several"])
-def test_a_run_that_was_followed_is_as_if_it_was_exported(tmp_path, transport):
+@pytest.mark.parametrize("transport", [pytest.param("inproc", marks=pytest.mark.soak), "mpi"], ids=["one", "several"])
+def test_a_run_that_was_followed_is_as_if_it_was_exported(tmp_path, transport, monkeypatch):
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     text = small_experiment("small", {"transport.kind": transport}, TRACKING)
     (tmp_path / "small.toml").write_text(text)
     assert hpcps(tmp_path, "run", "small.toml").stderr == ""
     live = values(tmp_path / "results" / "small" / "export" / "tensorboard")
-    hpcps(tmp_path, "export", "small", "--to", "tensorboard", "-o", "out")
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "small", "--to", "tensorboard", "-o", "out"]) == 0
     assert live == values(tmp_path / "out")
     assert len(live["evaluation/accuracy"]) == 2
     assert len(live["worker-1/loss"]) == len(live["worker-0/loss"]) > 2

@@ -42,7 +42,7 @@ if session.rank == 0 or pid:
 """
 
 
-@pytest.mark.parametrize("mpi", ["before", "after"])
+@pytest.mark.parametrize("mpi", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_children_of_a_script(mpi, tmp_path):
     """mpi4py is imported before the session begins, or not: who imports it first decides who finalises MPI."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -69,8 +69,18 @@ def mpirun(name, *command):
 
 
 @pytest.mark.usefixtures("starts_processes")
-@pytest.mark.parametrize("mode", ["none", "raise", "early"])
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *(("mpich", mode) for mode in ("none", "raise", "early")),
+        *((name, "none") for name in ("openmpi", "intel")),
+        *(
+            pytest.param(name, mode, marks=pytest.mark.soak)
+            for name in ("openmpi", "intel")
+            for mode in ("raise", "early")
+        ),
+    ],
+)
 def test_tasks_of_mpirun_exchange(tmp_path, name, mode):
     (tmp_path / "task.py").write_text(TASK)
     done = mpirun(name, interpreter(name), tmp_path / "task.py", mode)

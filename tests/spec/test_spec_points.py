@@ -265,6 +265,10 @@ def test_a_model_of_another_backend_is_a_mistake_that_names_it() -> None:
     assert problem.message.endswith('use backend = "mxnet"')
     tree["model"]["backend"] = "mxnet"
     assert contradictions(Run.model_validate(tree)) == []
+    tree["train"]["optimizer"] = {"name": "muon"}
+    (problem,) = contradictions(Run.model_validate(tree))
+    assert problem.path == ("train", "optimizer", "name")
+    assert str(problem.message).startswith('muon is not among the optimizers of "mxnet": use backend = "torch"')
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@ import pytest
 import torch
 from training_examples import make_run
 
-from hpcps.training.pytorch.optimizers import build_optimizer
+from hpcps.numerics.layout import Layout
+from hpcps.training.pytorch.device import compute_device
+from hpcps.training.pytorch.flat import TorchFlatModel
+from hpcps.training.pytorch.optimizers import build_optimizer, orthogonalised
 from hpcps.training.schedule import learning_rate, schedule_of
 
 SHAPES = [(7, 3, 3, 3), (7,), (5, 11), (1,)]
@@ -61,6 +64,99 @@ def test_the_flat_optimizer_equals_torch_on_separate_tensors(table):
         theirs.step()
     expected = torch.cat([tensor.detach().flatten() for tensor in tensors])
     torch.testing.assert_close(ours(table), expected, rtol=1e-6, atol=1e-6)
+
+
+LAYOUT = Layout.of([(str(number), shape) for number, shape in enumerate(SHAPES)])
+MUON = {"name": "muon", "momentum": 0.95, "betas": [0.8, 0.99], "weight_decay": 0.3}
+
+
+def muon_in_float64(matrices):
+    """Return the parameters after `steps`, by the formulas of Muon and AdamW, one tensor after the other."""
+    start = np.linspace(-1, 1, SIZE, dtype=np.float32).astype(np.float64)
+    parameters = [start[block.offset : block.stop].reshape(block.shape) for block in LAYOUT.blocks]
+    first = [np.zeros(shape) for shape in SHAPES]
+    second = [np.zeros(shape) for shape in SHAPES]
+    for step, (gradient, rate) in enumerate(steps(), 1):
+        for n, block in enumerate(LAYOUT.blocks):
+            g = gradient[block.offset : block.stop].numpy().astype(np.float64).reshape(block.shape)
+            parameters[n] *= 1 - rate * 0.3
+            if block in matrices:
+                first[n] = 0.95 * first[n] + 0.05 * g
+                x = (0.05 * g + 0.95 * first[n]).reshape(len(g), -1)
+                x = x / np.linalg.norm(x)
+                for _ in range(5):
+                    # Without the transposition of tall matrices, which changes nothing but the time.
+                    a = x @ x.T
+                    x = 3.4445 * x - 4.7750 * a @ x + 2.0315 * a @ a @ x
+                parameters[n] -= rate * 0.2 * np.sqrt(max(x.shape)) * x.reshape(g.shape)
+            else:
+                first[n] = 0.8 * first[n] + 0.2 * g
+                second[n] = 0.99 * second[n] + 0.01 * g**2
+                corrected = first[n] / (1 - 0.8**step), second[n] / (1 - 0.99**step)
+                parameters[n] -= rate * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+    return np.concatenate([tensor.ravel() for tensor in parameters])
+
+
+@pytest.mark.parametrize("which", [[], [0], [2], [0, 2]], ids=str)
+def test_muon_is_its_definition(which):
+    matrices = [LAYOUT.blocks[n] for n in which]
+    optimizer, parameters = build_optimizer(config_of(MUON), matrices), torch.linspace(-1, 1, SIZE)
+    for number, (gradient, rate) in enumerate(steps()):
+        if number == 4:  # as after an interruption
+            state = optimizer.state()
+            optimizer = build_optimizer(config_of(MUON), matrices)
+            optimizer.restore(state, torch.device("cpu"))
+        optimizer.step(parameters, gradient, rate)
+    np.testing.assert_allclose(parameters.numpy(), muon_in_float64(matrices), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@pytest.mark.parametrize("shape", [(5, 11), (11, 5)], ids=str)
+def test_muon_equals_that_of_torch_but_for_its_bfloat16(shape):
+    matrix = torch.linspace(-1, 1, 55).view(shape)
+    theirs = torch.nn.Parameter(matrix.clone())
+    options = {"momentum": 0.95, "weight_decay": 0.3, "adjust_lr_fn": "match_rms_adamw"}
+    (block,) = Layout.of([("weight", shape)]).blocks
+    ours, mine = build_optimizer(config_of(MUON), [block]), matrix.clone().flatten()
+    for (gradient, rate), peer in zip(steps(), [torch.optim.Muon([theirs], lr=1.0, **options)] * 10, strict=True):
+        theirs.grad = gradient[:55].view(shape)
+        peer.param_groups[0]["lr"] = rate
+        ours.step(mine, gradient[:55].clone(), rate)
+        peer.step()
+    torch.testing.assert_close(mine, theirs.detach().flatten(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (20, 20)], ids=str)
+def test_the_step_of_a_matrix_has_its_singular_vectors(shape):
+    matrix = torch.from_numpy(np.random.default_rng(2).standard_normal(shape).astype(np.float32))
+    u, values, vt = torch.linalg.svd(matrix, full_matrices=False)
+    found = u.T @ orthogonalised(matrix) @ vt.T
+    large = values > 0.05 * values[0]
+    assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.25))[large].all()
+    assert (found - found.diagonal().diag()).abs().max() < 1e-4
+    assert not orthogonalised(torch.zeros(shape)).any()
+
+
+class Tied(torch.nn.Module):
+    """A network of bytes whose output layer has the weight of its embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes, self.hidden = torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4)
+        self.output = torch.nn.Linear(4, 9)
+        self.output.weight = self.bytes.weight
+
+
+def hidden_matrices(network):
+    return [block.name for block in TorchFlatModel(network, compute_device(torch.device("cpu"))).hidden_matrices()]
+
+
+def test_muon_takes_the_weights_of_hidden_layers():
+    plain = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(4, 4, bias=False))
+    assert hidden_matrices(plain) == ["0.weight"]
+    assert hidden_matrices(Tied()) == ["hidden.weight"]
+    separate = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))
+    assert hidden_matrices(separate) == ["1.weight"]
 
 
 def rates(steps, per_epoch, **train):
@@ -127,6 +223,7 @@ LARGE = [
     {"name": "adam", "lr": 3e37},
     {"name": "adam", "lr": 3e37, "weight_decay": 3e38},
     {"name": "adamw", "lr": 1e30, "weight_decay": 1e8},
+    {"name": "muon", "lr": 3e37},
 ]
 
 

@@ -487,7 +487,7 @@ def _gradients(run: Run) -> Iterator[Need]:
         (
             ("train", "optimizer", "name"),
             optimizer.adaptive,
-            f'{optimizer.name} divides it: use "sgd" with momentum = 0',
+            f'{optimizer.name} changes it by more than a factor: use "sgd" with momentum = 0',
         ),
         (("train", "optimizer", "momentum"), not optimizer.adaptive and optimizer.momentum > 0, earlier),
         (

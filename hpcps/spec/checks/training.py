@@ -114,6 +114,12 @@ def _backend_has_the_model(run: Run) -> Iterator[Problem]:
         yield Problem(("model", "name"), message, (("model", "backend"),))
 
 
+def _backend_has_the_optimizer(run: Run) -> Iterator[Problem]:
+    if run.train.optimizer.name == "muon" and run.model.backend != "torch":
+        message = f'muon is not among the optimizers of {quote(run.model.backend)}: use backend = "torch", or "adamw"'
+        yield Problem(("train", "optimizer", "name"), message, (("model", "backend"),))
+
+
 def _model_takes_data(run: Run) -> Iterator[Problem]:
     model, shape = run.model, run.data.input_facts.shape
     targets = run.data.facts.targets
@@ -190,11 +196,11 @@ def _images_can_be_resized(run: Run) -> Iterator[Problem]:
 def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
     """A key that is set must have an effect; otherwise two files with the same results would be two runs."""
     optimizer, data = run.train.optimizer, run.data
-    for key, users in (("momentum", ("sgd", "nag")), ("betas", ("adam", "adamw"))):
+    for key, users in (("momentum", ("sgd", "nag", "muon")), ("betas", ("adam", "adamw", "muon"))):
         if key in optimizer.model_fields_set and optimizer.name not in users:
             yield Problem(
                 ("train", "optimizer", key),
-                f"{optimizer.name} has no {key}, only {' and '.join(users)}: leave it out",
+                f"{optimizer.name} has no {key}, only {', '.join(users[:-1])} and {users[-1]}: leave it out",
                 (("train", "optimizer", "name"),),
             )
     decay = run.train.lr_decay
@@ -240,6 +246,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _limits_are_limits,
     _statistics_exist,
     _backend_has_the_model,
+    _backend_has_the_optimizer,
     _model_takes_data,
     _batches_have_statistics,
     _data_can_be_augmented,

@@ -68,6 +68,18 @@ class TorchFlatModel:
         self.compute_device.finish()
         return twin
 
+    def hidden_matrices(self) -> list[Block]:
+        """Return the weights of two or more dimensions, without those of embeddings and of the output layer.
+
+        The output layer is the last one that is defined, or that which shares its weight with an embedding.
+        """
+        embeddings = {id(module.weight) for module in self.network.modules() if isinstance(module, nn.Embedding)}
+        uses = [id(parameter) for _, parameter in self.network.named_parameters(remove_duplicate=False)]
+        shared = any(uses.count(embedding) > 1 for embedding in embeddings)
+        weights = zip(self.network.parameters(), self.layout.blocks, strict=True)
+        found = [block for weight, block in weights if weight.ndim >= 2 and id(weight) not in embeddings]
+        return found if shared else found[:-1]
+
     @property
     def has_own_loss(self) -> bool:
         """Whether the network defines its training loss; otherwise the loss is the cross entropy."""

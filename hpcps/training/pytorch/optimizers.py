@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from hpcps.numerics.layout import Block
 from hpcps.numerics.state import State
 from hpcps.spec.optimization import Optimizer as OptimizerConfig
 from hpcps.training.trainer import FlatOptimizer
@@ -80,16 +82,21 @@ class TorchAdam(FlatOptimizer):
         if not self._steps:
             self._first, self._second = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps += 1
-        beta1, beta2 = self._betas
         if self._decoupled:
             parameters.mul_(1 - rate * self._weight_decay)
         elif self._weight_decay:
             gradient.add_(parameters, alpha=factor(self._weight_decay))
-        self._first.lerp_(gradient, 1 - beta1)
-        self._second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        self._move(parameters, gradient, rate)
+
+    def _move(self, parameters: Tensor, gradient: Tensor, rate: float, part: slice = slice(None)) -> None:
+        """Change a part of the vectors, after weight decay."""
+        beta1, beta2 = self._betas
+        first, second, gradient = self._first[part], self._second[part], gradient[part]
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         bias1, bias2 = 1 - beta1**self._steps, 1 - beta2**self._steps
-        scale = self._second.sqrt().div_(bias2**0.5).add_(self.EPSILON)
-        parameters.addcdiv_(self._first, scale, value=-factor(rate / bias1))
+        scale = second.sqrt().div_(bias2**0.5).add_(self.EPSILON)
+        parameters[part].addcdiv_(first, scale, value=-factor(rate / bias1))
 
     def state(self) -> State:
         moments = {"first": self._first, "second": self._second}
@@ -100,8 +107,77 @@ class TorchAdam(FlatOptimizer):
         self._steps = state.facts["steps"]
 
 
-def build_optimizer(config: OptimizerConfig) -> FlatOptimizer:
-    """Return the optimizer that an experiment file selects."""
+class TorchMuon(TorchAdam):
+    """Muon for the matrices of the hidden layers, and AdamW for the other parameters.
+
+    m ← μ·m + (1 − μ)·g, x ← x − rate·0.2·√max(rows, columns)·O((1 − μ)·g + μ·m), where O is the matrix of the singular
+    vectors of another, whose singular values are about 1. A kernel of a convolution is a matrix with a row for each
+    output channel. The factor gives the step about the root mean square of AdamW's, so one rate and one weight decay
+    suit all parameters. The momentum of a matrix has the place of AdamW's first moment.
+
+    (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the factor: Liu et al., "Muon is
+    scalable for LLM training", 2025, arXiv 2502.16982; for local steps: Thérien et al., "MuLoCo: Muon is a practical
+    inner optimizer for DiLoCo", 2025, arXiv 2505.23725.)
+    """
+
+    RMS = 0.2
+
+    def __init__(
+        self, momentum: float, betas: tuple[float, float], weight_decay: float, matrices: Sequence[Block]
+    ) -> None:
+        """Begin.
+
+        Args:
+            momentum: μ.
+            betas: the decay rates of AdamW.
+            weight_decay: λ, of all parameters.
+            matrices: the blocks of the vector that Muon changes, in order.
+        """
+        super().__init__(betas, weight_decay, decoupled=True)
+        self._momentum = momentum
+        self._matrices = matrices
+
+    def _move(self, parameters: Tensor, gradient: Tensor, rate: float, part: slice = slice(None)) -> None:
+        end = 0
+        for block in self._matrices:
+            super()._move(parameters, gradient, rate, slice(end, block.offset))
+            end = block.stop
+            self._move_matrix(parameters, gradient, rate, block)
+        super()._move(parameters, gradient, rate, slice(end, None))
+
+    def _move_matrix(self, parameters: Tensor, gradient: Tensor, rate: float, block: Block) -> None:
+        part, rows = slice(block.offset, block.stop), block.shape[0]
+        momentum, direction = self._first[part], gradient[part]
+        momentum.lerp_(direction, 1 - self._momentum)
+        # The columns of a kernel may have another order in memory, which has no effect on the singular vectors.
+        matrix = direction.lerp(momentum, self._momentum).view(rows, -1)
+        scale = self.RMS * max(matrix.shape) ** 0.5
+        parameters[part].view(rows, -1).add_(orthogonalised(matrix), alpha=-factor(rate * scale))
+
+
+def orthogonalised(matrix: Tensor) -> Tensor:
+    """Return about U·Vᵀ of a matrix U·S·Vᵀ; singular values that are not tiny become 0.7 to 1.2.
+
+    Five steps of a Newton-Schulz iteration with the coefficients of Jordan et al., which grow small singular values
+    fast. A matrix of zeros remains one.
+    """
+    wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide = wide / wide.norm().clamp(min=1e-7)
+    for _ in range(5):
+        square = wide @ wide.T
+        wide = 3.4445 * wide + (2.0315 * square @ square - 4.7750 * square) @ wide
+    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+
+
+def build_optimizer(config: OptimizerConfig, matrices: Sequence[Block] = ()) -> FlatOptimizer:
+    """Return the optimizer that an experiment file selects.
+
+    Args:
+        config: the selection.
+        matrices: the weights of the hidden layers, each with two or more dimensions, which Muon treats as matrices.
+    """
+    if config.name == "muon":
+        return TorchMuon(config.momentum, config.betas, config.weight_decay, matrices)
     if config.adaptive:
         return TorchAdam(config.betas, config.weight_decay, decoupled=config.name == "adamw")
     return TorchSgd(config.momentum, config.weight_decay, nesterov=config.name == "nag")

@@ -39,7 +39,7 @@ class TorchTrainer(TorchNetwork, Trainer):
             self._model.draw_weights(weights)
         self._forward = Step(self._model, backward=False)
         self._gradient = Step(self._model, backward=True)
-        self._optimizer = build_optimizer(self._train.optimizer)
+        self._optimizer = build_optimizer(self._train.optimizer, self._model.hidden_matrices())
         self._sweep = self._stream.sweep
         self._evaluator: TorchEvaluator | None = None
 
