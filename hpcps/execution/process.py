@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hpcps.errors import HpcpsError, RunError, message_of
 from hpcps.execution.background import Background
@@ -82,6 +83,36 @@ def collective_check(group: ProcessGroup, problem: str, report: Callable[[], Non
     return not affected
 
 
+@dataclass(frozen=True)
+class _Services:
+    """What a process uses in all runs of its launch.
+
+    Attributes:
+        stop: once this file exists, the run stops at its next checkpoint and no further run starts.
+        group: the process group.
+        devices: chooses where the buffers of a run are.
+        tracking: lets trackers follow the records.
+        clocks: the clocks of the other processes; None without a trace.
+        display: shows the progress of a launch that no `hpcps run` supervises; None in most processes.
+        evaluations: the process that evaluates for an evaluator; None in the others.
+    """
+
+    stop: StopFile
+    group: ProcessGroup
+    devices: DeviceBuffers
+    tracking: TrackingProcess
+    clocks: Clocks | None = None
+    display: ProgressDisplay | None = None
+    evaluations: EvaluationProcess | None = None
+
+
+class _Beginning(NamedTuple):
+    """From where a role begins: the number of the attempt, and its part of a checkpoint; None at the start of a run."""
+
+    attempt: int
+    part: CheckpointPart | None
+
+
 class Stopped(BaseException):
     """A signal asked the process to end."""
 
@@ -145,6 +176,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
         EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations,
         TrackingProcess() as tracking,
     ):
+        services = _Services(stop, group, devices, tracking, clocks, display, evaluations)
         for planned in plan.runs:
             if group.share(stop.requested()):
                 if group.leads:
@@ -153,7 +185,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
                 break
             context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
             try:
-                if not _execute_run(context, stop, group, clocks, display, devices, evaluations, tracking):
+                if not _execute_run(context, services):
                     return 1
             except LostError as error:
                 context.report(None, "exchange", error)
@@ -168,7 +200,8 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
     context = ProcessContext(plan.runs[0], plan.world, group.rank, socket.gethostname(), mps=mps)
     peer = context.peer
     assert peer is not None, "the run has it, and has lost it"
-    buffers = DeviceBuffers(plan, group).choose(context.run)
+    devices = DeviceBuffers(plan, group)
+    buffers = devices.choose(context.run)
     try:
         with _confined():
             resources = Resources(private, private, private, context.threads, None)
@@ -181,7 +214,8 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
         context.report(None, "start", error)
         raise RunError(context.failed(None, "start", error)) from error
     with TrackingProcess() as tracking, _tracked(tracking, context):
-        driver = _perform(role, context, part, attempt, stop, group, None, None, buffers, None)
+        services = _Services(stop, group, devices, tracking)
+        driver = _perform(role, context, services, _Beginning(attempt, part), buffers)
         if driver is None:
             return 1
         group.settle()
@@ -207,21 +241,13 @@ def _progress(plan: Plan) -> ProgressDisplay:
     return display
 
 
-def _execute_run(
-    context: ProcessContext,
-    stop: StopFile,
-    group: ProcessGroup,
-    clocks: Clocks | None,
-    display: ProgressDisplay | None,
-    devices: DeviceBuffers,
-    evaluations: EvaluationProcess | None,
-    tracking: TrackingProcess,
-) -> bool:
+def _execute_run(context: ProcessContext, services: _Services) -> bool:
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
+    group, evaluations = services.group, services.evaluations
     role, problem, report = None, "", nothing
     peers = () if context.peer is None else (context.peer,)
     resume = Resume(context.directory, context.run, peers)
-    buffers = devices.choose(context.run)
+    buffers = services.devices.choose(context.run)
     group.exchange(buffers.link)
     try:
         if group.leads:
@@ -255,19 +281,19 @@ def _execute_run(
         context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - (part.elapsed if part else 0.0)
     driver = None
-    with _tracked(tracking, context):
-        with tracing(context, clocks) as tracer:
+    with _tracked(services.tracking, context):
+        with tracing(context, services.clocks) as tracer:
             group.begin()
             if role is not None:
-                driver = _perform(role, context, part, attempt, stop, group, tracer, display, buffers, evaluations)
+                driver = _perform(role, context, services, _Beginning(attempt, part), buffers, tracer)
                 if driver is None:
                     return False
             # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
             group.settle()
-            compare(clocks, tracer)
+            compare(services.clocks, tracer)
         ended = _end(context, driver, group, began)
-    if display and ended == "done":
-        display.finish(context.planned.run_id)
+    if services.display and ended == "done":
+        services.display.finish(context.planned.run_id)
     return ended != "failed"
 
 
@@ -299,19 +325,15 @@ def _end(
 def _perform(
     role: Role,
     context: ProcessContext,
-    before: CheckpointPart | None,
-    attempt: int,
-    stop: StopFile,
-    group: ProcessGroup,
-    tracer: Tracer | None,
-    display: ProgressDisplay | None,
+    services: _Services,
+    beginning: _Beginning,
     buffers: Buffers,
-    evaluations: EvaluationProcess | None,
+    tracer: Tracer | None = None,
 ) -> RoleDriver | None:
     """Execute the role from start to end; return its driver, or None if it failed."""
-    me, driver = context.me, None
+    me, group, evaluations, driver = context.me, services.group, services.evaluations, None
     try:
-        observer = _observer(context, resumed=before is not None)
+        observer = _observer(context, resumed=beginning.part is not None)
         with (
             RecordWriter(
                 context.directory.path,
@@ -319,9 +341,9 @@ def _perform(
                 me.role,
                 me.index,
                 context.host,
-                part=before,
-                attempt=attempt,
-                on_line=display.update_seldom if display else None,
+                part=beginning.part,
+                attempt=beginning.attempt,
+                on_line=services.display.update_seldom if services.display else None,
             ) as record,
             Background(elsewhere=lambda: evaluations.cpu if evaluations else 0.0) as background,
         ):
@@ -347,7 +369,7 @@ def _perform(
                 stopwatch=Stopwatch(cpu=background.foreground_cpu, alone=True),
                 tracer=tracer,
                 background=background,
-                stop=stop.requested,
+                stop=services.stop.requested,
                 keep=keep,
                 observer=observer,
                 ordered=arrival_decides(context.run),
