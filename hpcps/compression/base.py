@@ -107,7 +107,7 @@ class Compressor(BaseCompressor):
         """Return why it cannot be used in a script, which exchanges tensors without shapes; empty if it can."""
         return ""
 
-    def for_block(self, shape: tuple[int, ...]) -> Compressor:
+    def for_block(self, shape: tuple[int, ...]) -> Self:
         """Return the compressor of a block with this shape; most do not depend on it."""
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -37,7 +37,7 @@ class PowerSGD(Compressor):
     def obstacle_without_shapes(self) -> str:
         return "" if self.rows else "needs `rows` in a script, as tensors are exchanged without their shapes"
 
-    def for_block(self, shape: tuple[int, ...]) -> PowerSGD:
+    def for_block(self, shape: tuple[int, ...]) -> Self:
         if self.rows or not shape:
             return self
         return self.model_copy(update={"rows": max(shape[0], 1) if len(shape) > 1 else 1})

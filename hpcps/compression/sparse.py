@@ -53,6 +53,10 @@ class SparseCompressor(Compressor):
         """Return how many of n values are sent."""
         return share_count(self.k, n)
 
+    def part_size(self, n: int) -> int:
+        """Return the size of the largest part of a block of n values of which k are sent: here of the whole block."""
+        return n
+
     def most_bytes(self, n: int) -> int:
         return 8 * self.count(n) if n else 0
 
@@ -156,6 +160,10 @@ class SparseLoco(DecayingCompressor):
         64, gt=0, le=_CHUNK, description="Values that are sent of 4096: a whole number, or a share below 1."
     )
     error_decay: ErrorDecay = 0.95
+
+    def part_size(self, n: int) -> int:
+        """See `SparseCompressor.part_size`: of a chunk."""
+        return min(n, _CHUNK)
 
     def _counts(self, n: int) -> list[int]:
         """Return how many values of each chunk are sent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -41,10 +41,15 @@ class DeMo(DecayingCompressor):
     )
     error_decay: ErrorDecay = 0.999
 
-    def for_block(self, shape: tuple[int, ...]) -> DeMo:
+    def for_block(self, shape: tuple[int, ...]) -> Self:
         if self.rows or len(shape) < 2:
             return self
         return self.model_copy(update={"rows": max(shape[0], 1)})
+
+    def part_size(self, n: int) -> int:
+        """See `SparseCompressor.part_size`: of a tile."""
+        rows, columns = self._shape(n)
+        return min(rows, self.chunk) * min(columns, self.chunk)
 
     def _shape(self, n: int) -> tuple[int, int]:
         """Return the rows and columns of the matrix."""

@@ -187,11 +187,14 @@ def warnings_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         compressor, name, where = run.communication.compression, run.model.name, "communication.compression"
         if not isinstance(compressor, Compressor):
             continue
-        given = compressor.k if isinstance(compressor, SparseCompressor | SparseLoco | DeMo) else 0
+        sparse = compressor if isinstance(compressor, SparseCompressor | SparseLoco | DeMo) else None
+        given = sparse.k if sparse else 0
         if 0.5 < given < 1:
             yield f"{where}.k: at most half of the values of a block are sent, and k = {given:g} is more: use less"
         k = given if given >= 1 else 0
-        if 8 * k <= compressor.min_bytes <= type(compressor).model_fields["min_bytes"].default:
+        # Without their shape, tiles of blocks are not larger than with it.
+        smallest = sparse.part_size(compressor.min_bytes // 4) if sparse else 0
+        if 2 * k <= smallest and compressor.min_bytes <= type(compressor).model_fields["min_bytes"].default:
             continue  # no block is too small, and nobody waits for the framework
         key = f"{run.model.model_dump_json()} {run.data.input_facts}"
         if key not in layouts:
@@ -202,9 +205,12 @@ def warnings_of_compression(runs: Iterable[Run]) -> Iterator[str]:
         if blocks and not encoded:
             largest = 4 * max(block.size for block in blocks)
             yield f"{where}.min_bytes: the largest block of {name} has {largest} bytes, so nothing is encoded: use less"
-        if short := [block for block in encoded if 2 * k > block.size]:
-            few = f"{len(short)} of {len(encoded)} encoded blocks of {name}, such as {short[0].name}"
-            instead = f"send half of their values ({short[0].size // 2}) instead of {k:g}"
+        sizes = [sparse.for_block(block.shape).part_size(block.size) if sparse else 0 for block in encoded]
+        if short := [(block, size) for block, size in zip(encoded, sizes, strict=True) if 2 * k > size]:
+            block, size = short[0]
+            few = f"{len(short)} of {len(encoded)} encoded blocks of {name}, such as {block.name}"
+            whose = "their values" if size == block.size else "the values of each part"
+            instead = f"send half of {whose} ({size // 2}) instead of {k:g}"
             yield f"{where}.k: {few}, {instead}: use less, or a share of at most 0.5"
 
 

@@ -142,6 +142,16 @@ def test_what_run_refuses_on_this_machine_is_a_warning(
     [
         ('{kind="topk", k=320}', ""),
         ('{kind="topk", k=321}', "k: 1 of 3 encoded blocks of mlp, such as output.weight, send half of their values"),
+        ('{kind="sparse_loco", k=2048}', "k: 1 of 3 encoded blocks of mlp, such as output.weight, send half of their"),
+        (
+            '{kind="sparse_loco", k=2049}',
+            "k: 3 of 3 encoded blocks of mlp, such as hidden1.weight, send half of the values of ea",
+        ),
+        ('{kind="demo", k=32}', ""),
+        (
+            '{kind="demo", k=2049}',
+            "k: 3 of 3 encoded blocks of mlp, such as hidden1.weight, send half of the values of ea",
+        ),
         ('{kind="topk", k=0.5}', ""),
         ('{kind="topk", k=0.51}', "k: at most half of the values of a block are sent, and k = 0.51 is more: use less"),
         ('{kind="demo", k=0.51}', "k: at most half of the values of a block are sent, and k = 0.51 is more: use less"),
