@@ -15,6 +15,7 @@ from hpcps.spec.keys import dotted_keys, plain, root
 from hpcps.spec.load import load_experiment
 from hpcps.spec.validate import PLACEHOLDERS
 
+FALSE_RESIDUAL = Path(__file__).parents[2] / "experiments/false_residual.py"
 GOLDEN = Path(__file__).parent / "golden"
 Write = Callable[..., Path]
 RESNET = ["model.name=cifar_resnet20_v1", "data.name=synthetic"]
@@ -185,6 +186,14 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         (
             ["attack={kind='negative',acts_on='encoding'}", "communication.compression={kind='fp16',memory='ef21'}"],
             "attack.acts_on: ef21 encodes differences: use another memory",
+        ),
+        (
+            [
+                f"plugins=['{FALSE_RESIDUAL}']",
+                "attack={kind='false_residual',acts_on='encoding'}",
+                "communication.compression={kind='topk'}",
+            ],
+            "attack.acts_on: false_residual is an attack by the residual",
         ),
         (
             ["communication.compression={kind='fp16',memory='ef21',direction='model'}"],

@@ -259,7 +259,7 @@ def _survive(run: Run) -> Iterator[Need]:
         message = "a process is silent only where roles are processes: leave it out; simulation.failures has noticed"
         yield Need(("survive", "after"), "processes", message)
     if "replacements" in run.transport.offers and not run.transport.replaces:
-        message = "acknowledgements are for connections that break, and a lost process has none: leave one of both out"
+        message = "acknowledgements are for connections that break, and a lost process has none: leave out one of both"
         yield Need(survivor, "", message, (("transport", "resend"),))
     yield Need(survivor, "workers", "the single-process baseline has none: leave it out")
     if run.train.mode == "async":
@@ -310,10 +310,10 @@ def _audit(run: Run) -> Iterator[Need]:
         message = "a late worker trains from a model that its validator has no longer: leave out train.quorum"
         yield Need(path, "", message, (QUORUM,))
     if run.survive.workers:
-        message = "a replacement does not begin in the state that a lost worker committed to: leave one of both out"
+        message = "a replacement does not begin in the state that a lost worker committed to: leave out one of both"
         yield Need(path, "", message, (("survive", "workers"),))
     if run.train.stop_when_diverged:
-        message = f"{repeated}, and with stop_when_diverged a worker may skip them: leave one of both out"
+        message = f"{repeated}, and with stop_when_diverged a worker may skip them: leave out one of both"
         yield Need(path, "", message, (("train", "stop_when_diverged"),))
 
 
@@ -467,6 +467,9 @@ def _compression(run: Run) -> Iterator[Need]:
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
     if run.attack.after_encoding and compressor.memory == "ef21":
         yield Need(acts_on, "", 'ef21 encodes differences: use another memory, or acts_on = "update"', (memory,))
+    if run.attack.after_encoding and getattr(run.attack, "remains", False):
+        message = f"{run.attack.kind} is an attack by the residual, which then is that of an honest worker"
+        yield Need(acts_on, "", f'{message}: use acts_on = "update"', (("attack", "kind"),))
     if compressor.direction == "model" and compressor.memory in ("ef21", "nesterov"):
         message = f'{compressor.memory} is a memory of updates, and direction = "model" encodes none: use "residual"'
         yield Need(memory, "", message, ((*path, "direction"),))
