@@ -17,8 +17,8 @@ from hpcps.spec.load import load_experiment
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
 ALONE = ("--set", "transport.kind=inproc")
-# Some seconds of training.
-BRIEF = (*ALONE, "--set", "data.limit=1437", "--set", "train.local_steps=44", "--set", "train.epochs=50")
+# Several times as long as it takes to start another `hpcps run`.
+BRIEF = (*ALONE, "--set", "data.limit=1437", "--set", "train.local_steps=44", "--set", "train.epochs=150")
 WAITS = "another hpcps runs {}: waiting for it"
 
 
