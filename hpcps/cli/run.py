@@ -19,6 +19,7 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import Site, launch_folder, prepare
 from hpcps.launch.stop import stops_of
+from hpcps.records.inventory import enumerated
 from hpcps.spec.load import load_experiment, warnings_of
 from hpcps.spec.point import Point
 
@@ -136,7 +137,7 @@ def _share(args: argparse.Namespace, name: str, unfinished: Unfinished) -> int:
         nonlocal status, waits
         with stops_of() as stops:
             if not waits:
-                others = ", ".join(f"{point.run_id} ({point.label})" for point in busy)
+                others = enumerated([f"{point.run_id} ({point.label})" for point in busy])
                 print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
                 waits = True
             if args.until is not None and time.monotonic() > args.until:
