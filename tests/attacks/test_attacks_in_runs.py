@@ -35,7 +35,7 @@ def tiny(mode="sync", rule="average", workers=3, **tables):
     return small(**base)
 
 
-@pytest.mark.sample(2, 16)
+@pytest.mark.sample(2, 10)
 @pytest.mark.parametrize("rule", RULES)
 def test_no_rule_lets_a_value_that_is_not_finite_into_the_model(rule, tmp_path):
     """So both attacks do the same to every rule: their blocks count as skipped."""

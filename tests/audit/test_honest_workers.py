@@ -47,7 +47,7 @@ CASES = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, 20)
 @pytest.mark.parametrize("case", CASES)
 def test_no_honest_worker_is_excluded(case, tmp_path):
     run = audited(**CASES[case])

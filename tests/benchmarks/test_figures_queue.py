@@ -258,6 +258,7 @@ class Slow(Callback):
 '''
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("starts_processes")
 def test_a_call_whose_time_is_over_says_that_there_is_more(experiments, tmp_path):
     (experiments / "slow.py").write_text(SLOW)

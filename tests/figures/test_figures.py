@@ -262,6 +262,7 @@ def test_files_are_complete_and_the_same_each_time(seeded, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.sample(1, 6)
 @pytest.mark.parametrize("against", ["epoch", "wall_time", "bytes"])
 @pytest.mark.parametrize("name", ["swept", "seeded", "one panel", "partly_diverged"])
 def test_nothing_is_cut_off_or_on_top_of_something_else(request, name, against):

@@ -101,7 +101,7 @@ def same(one, other):
     assert one.state().facts == other.state().facts
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, 16)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("model", MODELS)
 def test_replayed_steps_are_the_same_steps(kind, model, optimizer):

@@ -169,7 +169,7 @@ SEEDS = [
 ]
 
 
-@pytest.mark.sample(1, 8)
+@pytest.mark.sample(1, 5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_failures(seed, tmp_path):
     """Whatever fails when, the run ends; the same run gives the same bits."""
@@ -180,7 +180,7 @@ def test_random_failures(seed, tmp_path):
     assert RunDirectory(tmp_path / "one").done
 
 
-@pytest.mark.sample(1, 8)
+@pytest.mark.sample(1, 5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_failures_with_a_quorum(seed, tmp_path):
     quorum = {"quorum": 0.5, "late": ("next", "drop")[seed % 2], "abandon": seed % 3 == 0}

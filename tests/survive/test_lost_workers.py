@@ -184,7 +184,7 @@ SEEDS = [
 ]
 
 
-@pytest.mark.sample(2, 6)
+@pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_failures(seed, tmp_path):
     """Whatever fails when, the run ends; the same run gives the same bits; no step is applied twice."""
@@ -230,7 +230,7 @@ QUORUM_SEEDS = [
 ]
 
 
-@pytest.mark.sample(1, 3)
+@pytest.mark.sample(1, 2)
 @pytest.mark.parametrize("seed", QUORUM_SEEDS)
 def test_random_failures_with_a_quorum(seed, tmp_path):
     """Late workers fail, too: the run ends, all servers agree, and no step of a worker is applied twice."""

@@ -29,7 +29,7 @@ def built(name, size, channels=1, classes=10):
     return active().of("models")[name]().build((channels, size, size), classes)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, 12)
 @pytest.mark.parametrize("name", COUNTS)
 def test_each_has_the_published_number_of_parameters(name):
     size = SIZES[name]
@@ -57,7 +57,7 @@ def test_each_has_the_parameters_that_the_zoo_documents(name):
     assert sum(one.numel() for one in (*network.parameters(), *statistics)) + constants == FOR_IMAGENET[name]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, 12)
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_smallest_image_is_the_smallest(name):
     smallest = active().of("models")[name].smallest
