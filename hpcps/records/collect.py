@@ -38,14 +38,14 @@ from hpcps.spec.tree import get
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
-    *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps"),
-    "callback",
+    *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps", "callback"),
+    *("audits", "excluded", "lost", "replaced", "serves", "closed", "paused"),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""
 
-DRAWN = ("evaluation", UPDATES, BYPASS, TOTALS, "end")
-"""The events that the figures need: a table of them is small enough to publish, even for long runs."""
+DRAWN = ("evaluation", "excluded", UPDATES, BYPASS, TOTALS, "end")
+"""The events that figures and pages need: a table of them is small enough to publish, even for long runs."""
 
 
 @dataclass(frozen=True)

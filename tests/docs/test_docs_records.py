@@ -26,6 +26,15 @@ simulation = { kind = "modelled" }
 """
 
 
+def test_the_events_are_those_that_roles_record():
+    sources = "".join(
+        path.read_text() for part in ("roles", "execution") for path in (ROOT / "hpcps" / part).rglob("*.py")
+    )
+    recorded = set(re.findall(r"(?:Record|\.write|\.record)\(\s*\"(\w+)\"", sources))
+    assert {"lost", "excluded", "round"} <= recorded
+    assert recorded - set(EVENTS) == set()
+
+
 def test_every_event_and_field_is_described(tmp_path):
     page = (ROOT / "docs/reference/records.md").read_text(encoding="utf-8")
     described = set(re.findall(r"`(\w+)`", page))
