@@ -36,6 +36,7 @@ class Study:
         rows: the names of the rows: the values of the other swept keys.
         attacks: the names of the attacks.
         accuracy: final test accuracy in percent, `[rules, rows, attacks, seeds]`; NaN: no result.
+        planned: whether the experiment has such a run, `[rules, rows, attacks, seeds]`; a sweep may leave some out.
         stalled: whether a run is stalled, `[rules, rows, attacks, seeds]`.
         entered: blocks by rule, attack and round, over all rows and seeds, with the columns `rule`, `attack`, `round`
             and `COUNTS`; empty if the records do not have them.
@@ -46,6 +47,7 @@ class Study:
     rows: tuple[str, ...]
     attacks: tuple[str, ...]
     accuracy: NDArray[np.float64]
+    planned: NDArray[np.bool_]
     stalled: NDArray[np.bool_]
     entered: pd.DataFrame
 
@@ -70,12 +72,17 @@ class Study:
     @property
     def incomplete(self) -> NDArray[np.bool_]:
         """Whether runs of a rule in a row have no result, `[rules, rows]`."""
-        return np.asarray(np.isnan(self.accuracy).any(axis=(2, 3)), np.bool_)
+        return np.asarray(self._lacks.any(axis=(2, 3)), np.bool_)
 
     @property
     def uncertain(self) -> NDArray[np.bool_]:
         """Whether runs of any rule under an attack have no result, `[rows, attacks]`: another rule may be best then."""
-        return np.asarray(np.isnan(self.accuracy).any(axis=(0, 3)), np.bool_)
+        return np.asarray(self._lacks.any(axis=(0, 3)), np.bool_)
+
+    @property
+    def _lacks(self) -> NDArray[np.bool_]:
+        """Whether a planned run has no result, `[rules, rows, attacks, seeds]`."""
+        return self.planned & np.isnan(self.accuracy)
 
     def worst_attack(self, rule: int, row: int) -> str:
         """Return the attack under which a rule is worst in a row; empty without a result, or with a single attack."""
@@ -126,6 +133,7 @@ def selected(study: Study, options: PlotOptions) -> Study:
         rules=tuple(rules),
         attacks=tuple(attacks),
         accuracy=study.accuracy[places[0]][:, :, places[1]],
+        planned=study.planned[places[0]][:, :, places[1]],
         stalled=study.stalled[places[0]][:, :, places[1]],
         entered=study.entered[kept],
     )
@@ -135,8 +143,8 @@ def _study(rows: pd.DataFrame, figure_data: FigureData, swept: Sequence[str]) ->
     keys = [key for key in swept if key not in (_RULE, _ATTACK, "seed") and not key.startswith("validation.rule.")]
     evaluations = rows[rows["event"] == "evaluation"]
     last = evaluations.sort_values("epoch").groupby("run_id", observed=True).tail(1)
-    planned = (facts for facts in rows.attrs.get("missing", ()) if facts.get("variant") == figure_data.variant)
-    last = with_missing(last, [facts for facts in planned if not facts.get("outside")])
+    missing = (facts for facts in rows.attrs.get("missing", ()) if facts.get("variant") == figure_data.variant)
+    last = with_missing(last, [facts for facts in missing if not facts.get("outside")])
     last = last.sort_values("point", kind="stable") if "point" in last else last
     settings = pd.DataFrame({"row": _row_names(last, keys), "seed": last["seed"].to_numpy()}, last.index)
     beneath = {key.removeprefix("attack_").removeprefix("attack.") for key in keys if key.startswith("attack")}
@@ -155,6 +163,8 @@ def _study(rows: pd.DataFrame, figure_data: FigureData, swept: Sequence[str]) ->
     places = [settings[name].map({value: n for n, value in enumerate(axes[name])}) for name in axes]
     at = tuple(place.to_numpy(np.intp) for place in places)
     accuracy[at] = settings["accuracy"]
+    planned = np.zeros(accuracy.shape, np.bool_)
+    planned[at] = True
     stalled = np.zeros(accuracy.shape, np.bool_)
     stalled[at] = settings["stalled"]
     return Study(
@@ -163,6 +173,7 @@ def _study(rows: pd.DataFrame, figure_data: FigureData, swept: Sequence[str]) ->
         tuple(axes["row"]),
         tuple(axes[_ATTACK]),
         accuracy,
+        planned,
         stalled,
         _entered(rows[rows["event"] == BYPASS], settings),
     )

@@ -22,6 +22,7 @@ RULES = {0.1: ("average", "krum f 0.1"), 0.3: ("average", "krum f 0.3")}
 ATTACKS = ("negative 6", "alie", "negative 2")
 SPLITS = ("iid", "dirichlet")
 SEEDS = (1, 2, 3)
+EVALUATED = ("event", "epoch", "accuracy")
 HEAT_MAPS = [f"grid_attacks-{row}" for row in (1, 2, 3, 4)]
 
 
@@ -31,16 +32,26 @@ def accuracy_of(rule, attack, rate, split, seed):
     return base - (0.5 if (rule.partition(" ")[0], attack) in (("average", ATTACKS[0]), ("krum", "alie")) else 0.0)
 
 
-def a_table(*, bypass=True, left_out=()):
-    rows = []
+def a_table(*, bypass=True, left_out=(), unknown=()):
+    """Return a table; runs that are left out have no result, and those that are unknown are no part of the sweep."""
+    rows, missing = [], []
     for split in SPLITS:
         for rate, rules in RULES.items():
             for rule in rules:
                 for attack in ATTACKS:
                     for seed in SEEDS:
-                        if (split, rate, rule, attack, seed) not in left_out:
-                            rows += a_run(len(rows), split, rate, rule, attack, seed, bypass)
+                        point = split, rate, rule, attack, seed
+                        if point in left_out:
+                            (first, *_) = a_run(len(rows), *point, bypass=False)
+                            facts = {name: value for name, value in first.items() if name not in EVALUATED}
+                            missing.append(
+                                facts | {"run_id": f"m{len(missing)}", "status": "not started", "label": "x"}
+                            )
+                        elif point not in unknown:
+                            rows += a_run(len(rows), *point, bypass)
     frame = pd.DataFrame(rows)
+    if missing:
+        frame.attrs["missing"] = missing
     frame.attrs["experiment"] = "study"
     frame.attrs["swept"] = ["data.split", "attack", "attack_rate", "rule", "seed"]
     return frame
@@ -163,6 +174,15 @@ def test_a_cell_with_some_of_its_runs_has_a_mark_and_its_rule_no_score():
     assert study.incomplete.tolist() == [[True, False, False, False], [False] * 4]
     assert np.isnan(study.scores[0]).tolist() == [False, True, False]
     assert texts(dict(draw_grid([study], PlotOptions()))["grid_worst"])[1] == "negative, scale 6*"
+
+
+def test_a_sweep_that_is_no_product_has_gaps_and_no_marks():
+    gone = {("iid", 0.1, "average", attack, seed) for attack in ATTACKS for seed in SEEDS}
+    (study,) = studies_of(a_table(unknown=gone))
+    assert np.isnan(study.worst[study.rules.index("average")]).sum() == 1
+    assert not study.incomplete.any()
+    assert not study.uncertain.any()
+    assert "no result yet" not in study_tables(study)
 
 
 @pytest.mark.thorough
