@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 README, EXPLANATION, HOW_TO = ROOT / "README.md", ROOT / "docs/explanation", ROOT / "docs/how-to"
 COMMUNICATION, ESYNC, ROBUSTNESS = EXPLANATION / "communication.md", EXPLANATION / "esync.md", HOW_TO / "robustness.md"
 REPRODUCE = HOW_TO / "reproduce.md"
+AUDITS = HOW_TO / "audits.md"
 TUTORIAL = ROOT / "docs/tutorial/first-experiment.md"
 MEGABYTE = 1e6
 
@@ -805,7 +806,62 @@ def robustness_sentences():
     yield f"that of the others {low:.1f} to {high:.1f} %"
 
 
+AUDITED = {
+    "sign_flip every 1 ": "`sign_flip`",
+    "sign_flip every 10": "`sign_flip`, one round in ten",
+    "ipm": "`ipm`",
+    "alie": "`alie`",
+    "label_flip": "`label_flip`",
+    "false_residual": "`false_residual`, one round in twenty",
+}
+"""The attacks of the study of audits: the beginnings of their labels, and their names in the page."""
+SHARES = (0.01, 0.05, 0.1)
+
+
+def audits_detection_table():
+    """Return how many attackers were excluded in time, by attack and share, beside what the formula expects.
+
+    The attackers act in the first of every so many rounds; audits of the last round exclude nobody.
+    """
+    keys = ("attack", "attack_rate", "validation.audit.share")
+    proofs = published("audit", *keys, "of", "worker", event="excluded")
+    runs = published("audit", *keys, "rounds_total").groupby("run_id").last().reset_index()
+    rows = []
+    for label, name in AUDITED.items():
+        row, every = [name], {"sign_flip every 10": 10, "false_residual": 20}.get(label, 1)
+        for share in SHARES:
+            of = runs[runs["attack"].str.startswith(label) & np.isclose(runs["validation.audit.share"], share)]
+            attackers = (10 * of["attack_rate"]).round()
+            false = -(-(of["rounds_total"] - 1) // every)
+            expected = (attackers * (1 - (1 - share) ** false)).sum()
+            found = proofs[proofs["run_id"].isin(of["run_id"])]
+            assert (found["of"] % every == 0).all(), "honest rounds prove nothing"
+            row.append(f"{len(found)} of {attackers.sum():.0f} ({expected:.1f})")
+        rows.append(row)
+    return rows
+
+
+def audits_accuracy_table():
+    """Return the accuracy at the end, by attack and attackers: without defence, with rules, and with audits."""
+    keys = ("rule", "attack", "attack_rate", "validation.audit.share", "accuracy")
+    last = published("audit", *keys).groupby("run_id").last()
+    share, rule = last["validation.audit.share"].fillna(0.0), last["rule"]
+    lines = [(share == 0) & (rule == "average")]
+    lines += [(share == 0) & rule.str.startswith(name) for name in ("median", "geometric_median", "trimmed_mean")]
+    lines += [np.isclose(share, each) for each in SHARES]
+    rows = []
+    for label, name in AUDITED.items():
+        for rate in (0.1, 0.4, 0.6):
+            chosen = last["attack"].str.startswith(label) & np.isclose(last["attack_rate"], rate)
+            cells = [f"{100 * last[chosen & line]['accuracy'].mean():.1f}" for line in lines]
+            assert {len(last[chosen & line]) for line in lines} == {3}
+            rows.append([name, f"{10 * rate:.0f}", *cells])
+    return rows
+
+
 TABLES = {
+    (AUDITS, "attackers found"): audits_detection_table,
+    (AUDITS, "accuracy"): audits_accuracy_table,
     (COMMUNICATION, "compressors"): rates_table,
     (COMMUNICATION, "between hosts"): between_hosts_table,
     (COMMUNICATION, "bytes, 1 step"): lambda: bytes_table("1"),
