@@ -350,6 +350,8 @@ def _figures(figure_data: FigureData, options: PlotOptions) -> Iterator[tuple[st
     if not figure_data.curves:
         return  # the chosen lines and panels are those of another variant
     for against in AGAINST:
+        if against == "bytes" and not any(np.isfinite(curve.bytes_sent).any() for curve in figure_data.curves):
+            continue  # such as of imported logs, which do not state them
         yield f"accuracy_by_{against}", draw_accuracy(figure_data, against, options)
         if figure_data.perplexed:
             yield f"perplexity_by_{against}", draw_accuracy(figure_data, against, options, measure="perplexity")

@@ -180,7 +180,10 @@ def submit(
     if not isinstance(experiment, str | Path):
         raise LaunchError(f"submit: expects an experiment file, which the jobs read; got {named(experiment)}")
     if not Path(experiment).is_file():
-        raise LaunchError(f"submit: there is no file {experiment}: give the path of an experiment file")
+        what = "is no file" if Path(experiment).exists() else "does not exist"
+        raise LaunchError(f"submit: {experiment} {what}: give the path of an experiment file")
+    if type(resubmissions) is not int or resubmissions < 0:
+        raise LaunchError(f"resubmissions: expects a whole number from 0 on, got {resubmissions!r}")
     whole = load(absolute(Path(experiment)), set=set, only=only, results=results)
     whole._loaded.check_searched()
     folder = absolute(whole.results) / whole.name / "jobs"

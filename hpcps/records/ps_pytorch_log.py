@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     """Read the runs in some files and folders.
 
     The files that are named together, and those of one folder, are one run if no worker is in two of them; otherwise
-    each is a run. A folder may have further folders. Files of a folder without any line of a log are ignored.
+    each is a run. A folder may have further folders. Files of a folder without any part of a line are ignored.
 
     Raises:
         RunError: there are no logs, or a run lacks the lines of a worker.
@@ -164,7 +165,7 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     files = [path for path in paths if not path.is_dir()]
     groups: list[tuple[Path | None, list[Path]]] = [(None, files)] if files else []
     for top in (path for path in paths if path.is_dir()):
-        within = sorted(path for path in top.rglob("*") if path.is_file())
+        within = sorted(_files_in(top))
         folders = dict.fromkeys(path.parent for path in within)
         groups += [(folder, [path for path in within if path.parent == folder]) for folder in folders]
     times = Counter(path.resolve() for _, members in groups for path in members)
@@ -186,10 +187,33 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     return found
 
 
+def _files_in(top: Path) -> Iterator[Path]:
+    """Yield the files in a folder and in its folders.
+
+    Raises:
+        RunError: one of them cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for folder, _, names in os.walk(top, onerror=refuse):
+        yield from (path for path in (Path(folder) / name for name in names) if path.is_file())
+
+
 def _runs(folder: Path | None, files: Sequence[Path]) -> Iterator[LoggedTraining]:
     """Yield the runs in files of a folder; or in files that are named, all of which must be logs."""
     named = folder is None
-    logs = [log for path in files if named or not _is_binary(path) if _has_lines(log := read_log(path)) or named]
+    logs: list[LogFile] = []
+    problems: list[str] = []
+    for path in files:
+        try:
+            if named or not _is_other(path):
+                logs += [log for log in [read_log(path)] if named or _has_lines(log)]
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise RunError("\n".join(problems))
     if not logs:
         return
     several = max(Counter(rank for log in logs for rank in log.steps).values(), default=0) > 1
@@ -206,8 +230,14 @@ def _name(path: Path) -> str:
     return path.stem if path.suffix in _ENDINGS else path.name
 
 
-def _is_binary(path: Path) -> bool:
-    return b"\0" in read_bytes(path, LARGEST)[:4096]
+def _is_other(path: Path) -> bool:
+    """Return whether a file is no log, not even a damaged one."""
+    content = read_bytes(path, LARGEST)
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return not _FRAGMENT.search(content.decode("latin-1"))
+    return b"\0" in content[:4096]
 
 
 def _has_lines(log: LogFile) -> bool:

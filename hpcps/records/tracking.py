@@ -10,7 +10,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -21,8 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 
-from hpcps.errors import InputError, RunError
-from hpcps.inputs import MiB, read_json
+from hpcps.errors import HpcpsError, InputError, RunError, text_of
+from hpcps.inputs import MiB, printable, read_json
 from hpcps.records.files import writing
 from hpcps.records.table import numbers, settings_of
 from hpcps.spec.tracking import PACKAGES
@@ -100,10 +100,10 @@ class Tracker(ABC):
         """Import the package of the tracker; it writes into the folder, unless its variable names a destination.
 
         Raises:
-            RunError: the package is not installed, or cannot be imported.
+            RunError: the package cannot be imported, or its variable has a value that it cannot have.
         """
         self._folder = folder
-        self.place = os.environ.get(self.variable, "") or str(folder)
+        self.place = self._destination() or str(folder)
         os.environ.update(self._variables())
         module, extra = PACKAGES[self.name]
         try:
@@ -114,6 +114,10 @@ class Tracker(ABC):
                 f"--to {self.name} needs the package {module}, which is not installed: install hpcps with its extra "
                 f"`{extra}`: pip install 'hpcps[{extra}]'"
             ) from error
+
+    def _destination(self) -> str:
+        """Return the destination that its variable names; empty for the folder."""
+        return os.environ.get(self.variable, "")
 
     def _variables(self) -> dict[str, str]:
         """Return the environment variables that the package reads when it is imported."""
@@ -178,8 +182,11 @@ class MlFlow(Tracker):
     """Metrics that its client takes at once."""
 
     def _variables(self) -> dict[str, str]:
-        # MLflow refuses folders otherwise; its databases need a package that mlflow-skinny does not bring.
-        return {"MLFLOW_ALLOW_FILE_STORE": "true"}
+        # MLflow refuses folders otherwise; its databases need a package that mlflow-skinny does not bring. Of its own
+        # accord it tries for many minutes to reach a server that does not answer.
+        limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+        own = {name: os.environ.get(name, value) for name, value in limits.items()}
+        return {"MLFLOW_ALLOW_FILE_STORE": "true", **own}
 
     @property
     def hint(self) -> str:
@@ -228,6 +235,12 @@ class WeightsAndBiases(Tracker):
 
     name = "wandb"
     variable = "WANDB_MODE"
+
+    def _destination(self) -> str:
+        mode = super()._destination()
+        if mode not in ("", "offline", "online", "shared"):
+            raise RunError(f"WANDB_MODE={printable(mode)} sends nothing and writes nothing: use offline or online")
+        return "" if mode == "offline" else mode
 
     @property
     def hint(self) -> str:
@@ -319,16 +332,28 @@ def write_runs(frame: pd.DataFrame, results: Path, tracker: Tracker) -> int:
         tracker: the tracker.
 
     Raises:
-        RunError: the folder cannot be written.
+        RunError: the folder cannot be written, or the tracker fails.
     """
     starts, count = starts_of(results), 0
-    with writing(f"to {tracker.place}", "choose another folder with -o"):
+    with _failures_of(tracker), writing(f"to {tracker.place}", "choose another folder with -o"):
         for run_id, rows in frame.groupby("run_id", sort=False, observed=True):
             tracker.begin(TrackedRun.of(rows, starts.get(str(run_id), 0.0)))
             tracker.log([*scalars_of(rows)])
             tracker.end(done=str(rows["status"].iloc[0]) == "done")
             count += 1
     return count
+
+
+@contextmanager
+def _failures_of(tracker: Tracker) -> Iterator[None]:
+    """Raise errors of the tracker's package, such as of a server that does not answer, as ours."""
+    try:
+        yield
+    except HpcpsError:
+        raise
+    except Exception as error:
+        where = f" ({tracker.variable}={tracker.place})" if tracker.elsewhere else ""
+        raise RunError(f"the tracker {tracker.name}{where} failed: {printable(text_of(error))[:300]}") from error
 
 
 def scalars_of(rows: pd.DataFrame) -> Iterator[Scalar]:

@@ -272,7 +272,9 @@ def _misused_range(search: Search, values: Mapping[str, Any], where: Path) -> It
         yield Problem(where, "a range needs `samples`: how many configurations are drawn")
     elif not numbers or not {*values} <= _RANGE or not isinstance(log, bool):
         yield Problem(where, f"expects {{ low = 0.001, high = 1.0, log = true }}, got {quote(dict(values))}")
-    elif not -math.inf < low < high < math.inf:
+    elif not (math.isfinite(low) and math.isfinite(high)):
+        yield Problem(where, f"low and high must be finite, got {quote(dict(values))}")
+    elif not low < high:
         yield Problem(where, f"low must be less than high, and {quote(low)} is not less than {quote(high)}")
     elif log and low <= 0:
         yield Problem(where, f"log = true needs a range of positive numbers, and low is {quote(low)}")

@@ -250,7 +250,7 @@ def _read_proposals(file: Path, space: Mapping[str, Any]) -> list[Mapping[str, A
         found = read_json(file)
     except InputError as error:
         raise SpecError(f"{error}: delete it, and search again") from error
-    entries: list[Mapping[str, Any]] = found if isinstance(found, list) else [{}]
+    entries: list[Mapping[str, Any]] = found if isinstance(found, list) and found else [{}]
     if not all(_is_proposal(entry, space) for entry in entries):
         raise SpecError(f"{file}: not the proposals of this search: delete it, and search again")
     return entries

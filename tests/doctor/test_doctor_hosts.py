@@ -173,8 +173,8 @@ def test_without_a_file_the_hosts_of_the_job_are_compared_through_the_batch_syst
         (["--hostfile"], "takes the hosts of the batch job: this is no job; name a host file"),
         (["--hostfile", "nowhere"], "there is no host file nowhere"),
         (["--hostfile", "hosts", "--set", "seed=1"], "--hostfile compares hosts, and FILE, --set and --only are about"),
-        (["--hostfile", "hosts", "--results", "/proc/x"], "/proc cannot be written: "),
-        (["--hostfile", "hosts", "--results", "hosts"], "/hosts cannot be written: Not a directory"),
+        (["--hostfile", "hosts", "--results", "/proc/x"], "/proc/x cannot be written (/proc: "),
+        (["--hostfile", "hosts", "--results", "hosts"], "/hosts: Not a directory): choose another"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message, tmp_path, monkeypatch, capsys):

@@ -168,6 +168,8 @@ def test_the_commands_read_the_table(tmp_path, hpcps):
         *("2", "|", "2,400", "|", "18", "|", "2.00")
     ]
     assert "final test accuracy" in hpcps("plot", "theirs")
+    assert [*(tmp_path / "results/theirs/figures").glob("accuracy_by_epoch*")]
+    assert not [*(tmp_path / "results/theirs/figures").glob("accuracy_by_bytes*")], "the logs state none"
     assert "imported logs of ps_pytorch" in hpcps("collect", "theirs")
     assert "`hpcps plot theirs` and `hpcps plot speedup theirs` draw them" in hpcps("status", "theirs")
     for kind in ("esync", "bytes", "grid"):
@@ -298,10 +300,27 @@ def test_what_cannot_be_imported_is_said(tmp_path, hpcps):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads and writes everything")
-def test_a_file_that_cannot_be_read_is_named(tmp_path, hpcps):
+def test_a_file_or_folder_that_cannot_be_read_is_named(tmp_path, hpcps):
     log = write(tmp_path / "run.log", WHOLE)
     log.chmod(0)
     assert "run.log: cannot be read" in hpcps("import", "ps_pytorch", log, status=2)
+    log.chmod(0o600)
+    (tmp_path / "within").mkdir(mode=0)
+    try:
+        assert f"{tmp_path / 'within'} cannot be read" in hpcps("import", "ps_pytorch", tmp_path, status=2)
+    finally:
+        (tmp_path / "within").chmod(0o700)
+
+
+def test_other_files_of_a_folder_are_no_logs_and_damaged_ones_are(tmp_path, hpcps):
+    write(tmp_path / "logs" / "run.log", WHOLE)
+    (tmp_path / "logs" / "README").write_bytes("Läufe".encode("latin-1"))
+    hpcps("import", "ps_pytorch", tmp_path / "logs", "--name", "a")
+    for name in "bc":
+        (tmp_path / "logs" / name).write_bytes(b"Worker: 1, \xff")
+    said = hpcps("import", "ps_pytorch", tmp_path / "logs", "--name", "a", status=2)
+    assert "logs/b:1: not UTF-8 text" in said
+    assert "logs/c:1: not UTF-8 text" in said
 
 
 def test_a_single_step_in_a_later_pass_does_not_show_its_samples(tmp_path, hpcps):

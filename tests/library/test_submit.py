@@ -162,8 +162,13 @@ def test_mistakes_are_plain_errors(pbs, file, tmp_path):
         hpcps.submit(file(), executor="sge")
     with pytest.raises(hpcps.LaunchError, match="expects an experiment file, which the jobs read; got a dict"):
         hpcps.submit(small())
-    with pytest.raises(hpcps.LaunchError, match=r"there is no file missing.toml: give the path of an experiment file"):
+    with pytest.raises(hpcps.LaunchError, match=r"missing.toml does not exist: give the path of an experiment file"):
         hpcps.submit("missing.toml")
+    with pytest.raises(hpcps.LaunchError, match=f"{tmp_path} is no file: give the path of an experiment file"):
+        hpcps.submit(tmp_path)
+    for wrong in (-1, "x", True):
+        with pytest.raises(hpcps.LaunchError, match="resubmissions: expects a whole number from 0 on"):
+            hpcps.submit(file(), executor="pbs", resubmissions=wrong)
     with pytest.raises(hpcps.LaunchError, match="executor local has none"):
         hpcps.submit(file(), options=["-l", "select=1"])
     with pytest.raises(hpcps.LaunchError, match="options: expects a list of texts, a word each"):

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 from small_experiment import small_experiment
 from test_export import scalars
 
 from hpcps.cli.main import main
+from hpcps.errors import RunError
 from hpcps.execution import tracking
 from hpcps.records.run_directory import RunDirectory
+from hpcps.records.tracking import TRACKERS, Tracker, write_runs
 from hpcps.spec.load import load_experiment
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
@@ -125,6 +128,36 @@ def test_records_that_cannot_be_read_are_one_sentence(tmp_path):
     assert line.startswith("hpcps: warning: the experiment trackers ended: ")
     assert "gone" in line
     assert line.endswith("`hpcps export` writes what they lack")
+
+
+class Unreachable(Tracker):
+    """A tracker whose server does not answer."""
+
+    name, variable, hint = "tensorboard", "TRACKER_ADDRESS", ""
+
+    def begin(self, run):
+        raise ValueError("no route\nto the server")
+
+    def log(self, scalars):
+        pass
+
+    def end(self, *, done):
+        pass
+
+
+def test_an_error_of_the_package_of_a_tracker_is_one_sentence(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    monkeypatch.setenv("TRACKER_ADDRESS", "far away")
+    frame = pd.DataFrame({"run_id": ["1"], "label": ["a"], "experiment": ["x"], "event": ["end"], "status": ["done"]})
+    with pytest.raises(RunError, match=r"^the tracker tensorboard \(TRACKER_ADDRESS=far away\) failed: .*no route"):
+        write_runs(frame, tmp_path, Unreachable(tmp_path))
+
+
+@pytest.mark.parametrize("mode", ["disabled", "foo"])
+def test_a_mode_of_wandb_that_writes_nothing_is_refused(mode, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    with pytest.raises(RunError, match=f"WANDB_MODE={mode} sends nothing and writes nothing: use offline or online"):
+        TRACKERS["wandb"](tmp_path)
 
 
 def test_a_tracker_is_no_part_of_a_run(tmp_path):

@@ -191,7 +191,7 @@ def test_damaged_proposals_are_refused(file: Path) -> None:
     group = group_of(write(file))
     write_proposals(group, [{"train.optimizer.lr": 0.5}])
     assert rates(group_of(file)) == [*rates(group), 0.5]
-    for content in ('[{"train.optimizer.lr": 0.5}', '[{"train.batch_size": 4}]', "{}", "[1]"):
+    for content in ('[{"train.optimizer.lr": 0.5}', '[{"train.batch_size": 4}]', "{}", "[]", "[1]"):
         group.proposals.write_text(content)
         with pytest.raises(SpecError, match=r"proposals/\w+\.json: .*: delete it, and search again"):
             group_of(file)

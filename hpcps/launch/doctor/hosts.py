@@ -158,7 +158,8 @@ def _shared_folder(results: Path) -> Iterator[Path]:
             (folder / "token").write_text(secrets.token_hex(16), encoding="utf-8")
         except OSError as error:
             raise LaunchError(
-                f"{there} cannot be written: {error.strerror}; choose another results folder with --results"
+                f"{results.absolute()} cannot be written ({there}: {error.strerror}): choose another results folder "
+                "with --results"
             ) from error
         yield folder
 
