@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 README, EXPLANATION, HOW_TO = ROOT / "README.md", ROOT / "docs/explanation", ROOT / "docs/how-to"
 COMMUNICATION, ESYNC, ROBUSTNESS = EXPLANATION / "communication.md", EXPLANATION / "esync.md", HOW_TO / "robustness.md"
 REPRODUCE = HOW_TO / "reproduce.md"
-AUDITS = HOW_TO / "audits.md"
+AUDITS, ASSUMED = HOW_TO / "audits.md", HOW_TO / "assumed-f.md"
 TUTORIAL = ROOT / "docs/tutorial/first-experiment.md"
 MEGABYTE = 1e6
 
@@ -859,7 +859,25 @@ def audits_accuracy_table():
     return rows
 
 
+def assumed_table():
+    """Return the accuracy under the worse attack by rule and by the f that it is told, with no attacker and three."""
+    last = published("assumed_f", "rule", "attack", "attack_rate", "accuracy").groupby("run_id").last()
+    last["told"] = last["rule"].str.extract(r" f (\d)$", expand=False).astype(int)
+    last["name"] = last["rule"].str.replace(r" f \d$", "", regex=True)
+    last["actual"] = (15 * last["attack_rate"]).round().astype(int)
+    last["kind"] = last["attack"].str.partition(" ")[0]
+    means = last.groupby(["name", "actual", "told", "kind"])["accuracy"].mean()
+    worst = 100 * means.groupby(["name", "actual", "told"]).min()
+    rows = []
+    for name in sorted(set(last["name"])):
+        shown = name.replace(" before [nnm]", "` after `nnm").removesuffix(" 1")
+        shown = f"`{shown}`" if "nnm" not in shown else "`trimmed_mean` after `nnm`"
+        rows.append([shown, *(f"{worst[name, actual, told]:.1f}" for actual in (0, 3) for told in range(4))])
+    return rows
+
+
 TABLES = {
+    (ASSUMED, "wrong f"): assumed_table,
     (AUDITS, "attackers found"): audits_detection_table,
     (AUDITS, "accuracy"): audits_accuracy_table,
     (COMMUNICATION, "compressors"): rates_table,
