@@ -47,7 +47,7 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
 def test_collect_says_how_a_large_table_becomes_small(hpcps, monkeypatch):
     assert "--events" not in hpcps("collect", "demo")
     monkeypatch.setattr(results, "LARGE", 10_000)
-    assert "--events evaluation,updates,bypass,totals,end" in hpcps("collect", "demo")
+    assert "--events evaluation,excluded,updates,bypass,totals,end" in hpcps("collect", "demo")
     assert "--events" not in hpcps("collect", "demo", "--events", "evaluation,updates,end")
 
 
