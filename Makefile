@@ -16,7 +16,7 @@ help:
 	@echo "make quick      the tests near what has changed since the last commit (BASE=main: since main)"
 	@echo "make test-all   every check and test, in four more environments, which it sets up"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
-	@echo "make soak       tests that take minutes, and further parameters of others: hours"
+	@echo "make soak       tests that take minutes, and further parameters of others"
 	@echo "make frameworks  own scripts with Lightning, Accelerate, Transformers, JAX, TensorFlow, in environments (2 GB)"
 	@echo "make trackers   runs in MLflow, Weights & Biases and Trackio, in an environment with them (200 MB)"
 	@echo "make clouds     the files of launcher/cloud and the schemas of their packages, in an environment (500 MB)"

@@ -870,8 +870,7 @@ def assumed_table():
     worst = 100 * means.groupby(["name", "actual", "told"]).min()
     rows = []
     for name in sorted(set(last["name"])):
-        shown = name.replace(" before [nnm]", "` after `nnm").removesuffix(" 1")
-        shown = f"`{shown}`" if "nnm" not in shown else "`trimmed_mean` after `nnm`"
+        shown = "`trimmed_mean` after `nnm`" if "nnm" in name else f"`{name.removesuffix(' 1')}`"
         rows.append([shown, *(f"{worst[name, actual, told]:.1f}" for actual in (0, 3) for told in range(4))])
     return rows
 
