@@ -107,8 +107,10 @@ class SubmittedRun:
 
         Raises:
             TimeoutError: the run is not done within this time.
-            RunError: it failed, or was cancelled.
+            RunError: it failed, or was cancelled; or the timeout is no number.
         """
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise RunError(f"timeout: expects a number of seconds or None, got {timeout!r}")
         deadline = None if timeout is None else time.monotonic() + timeout
         while (state := self.state) in ("pending", "running"):
             left = _INTERVAL if deadline is None else min(_INTERVAL, deadline - time.monotonic())

@@ -12,7 +12,7 @@ import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import read_json, whole_number
-from hpcps.records.imported_logs import LARGEST, MOST, ImportedRun, table_of_runs
+from hpcps.records.imported_logs import LARGEST, MOST, ImportedRun, files_in, table_of_runs
 
 COMPUTING = ("get_batch", "forward and backward", "local update")
 QUERY, EVALUATION = "check ready", "evaluation"
@@ -265,7 +265,7 @@ def read_logs(folder: Path, mode: str | None = None) -> list[LoggedRun]:
         raise RunError(f"no folder {folder}")
     found: dict[tuple[str, str, bool], LoggedRun] = {}
     devices: dict[tuple[str, str, bool], dict[str, list[LoggedRound]]] = {}
-    for parent in sorted({path.parent for path in folder.rglob("iter-*.txt") if path.is_file()}):
+    for parent in sorted({path.parent for path in files_in(folder) if path.match("iter-*.txt")}):
         key, device = _place(folder, parent, mode)
         rounds = read_reports(parent)
         if rounds:
@@ -295,7 +295,7 @@ def _place(folder: Path, parent: Path, given: str | None) -> tuple[tuple[str, st
 
 
 def _summaries(folder: Path) -> Iterator[LoggedRun]:
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(path for path in files_in(folder) if path.suffix == ".json"):
         name = path.stem.lower()
         mode = name.removesuffix(_SUMMARY_BY_CLASS)
         if mode not in MODES or not path.is_file():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from hpcps.errors import RunError
 from hpcps.inputs import MiB
 from hpcps.records.table import stack, tabulate, with_settings
 from hpcps.records.totals import sum_processes
@@ -21,6 +24,20 @@ LARGEST = 256 * MiB
 
 MOST = 1e15
 """The largest number in a log."""
+
+
+def files_in(top: Path) -> Iterator[Path]:
+    """Yield the files in a folder and in its folders.
+
+    Raises:
+        RunError: one of them cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for folder, _, names in os.walk(top, onerror=refuse):
+        yield from (path for path in (Path(folder) / name for name in names) if path.is_file())
 
 
 @dataclass(frozen=True)

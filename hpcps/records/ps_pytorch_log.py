@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import read_bytes, read_text
-from hpcps.records.imported_logs import LARGEST, MOST, ImportedRun, table_of_runs
+from hpcps.records.imported_logs import LARGEST, MOST, ImportedRun, files_in, table_of_runs
 from hpcps.records.inventory import enumerated
 
 _PARTS = {
@@ -165,7 +164,7 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
     files = [path for path in paths if not path.is_dir()]
     groups: list[tuple[Path | None, list[Path]]] = [(None, files)] if files else []
     for top in (path for path in paths if path.is_dir()):
-        within = sorted(_files_in(top))
+        within = sorted(files_in(top))
         folders = dict.fromkeys(path.parent for path in within)
         groups += [(folder, [path for path in within if path.parent == folder]) for folder in folders]
     times = Counter(path.resolve() for _, members in groups for path in members)
@@ -185,20 +184,6 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedTraining]:
             f"no line of a worker of ps_pytorch in {enumerated(list(map(str, paths)))}: give the output of mpirun"
         )
     return found
-
-
-def _files_in(top: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in its folders.
-
-    Raises:
-        RunError: one of them cannot be read.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-    for folder, _, names in os.walk(top, onerror=refuse):
-        yield from (path for path in (Path(folder) / name for name in names) if path.is_file())
 
 
 def _runs(folder: Path | None, files: Sequence[Path]) -> Iterator[LoggedTraining]:

@@ -239,7 +239,7 @@ class WeightsAndBiases(Tracker):
     def _destination(self) -> str:
         mode = super()._destination()
         if mode not in ("", "offline", "online", "shared"):
-            raise RunError(f"WANDB_MODE={printable(mode)} sends nothing and writes nothing: use offline or online")
+            raise RunError(f"WANDB_MODE={printable(mode)}: hpcps writes to offline, online or shared: use one of them")
         return "" if mode == "offline" else mode
 
     @property

@@ -176,9 +176,14 @@ def test_what_cannot_be_imported_is_said(logs, hpcps, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads and writes everything")
-def test_a_file_that_cannot_be_read_is_named(logs, hpcps):
+def test_a_file_or_folder_that_cannot_be_read_is_named(logs, hpcps):
     (logs / "esync/cloud1/cpu/iter-1.txt").chmod(0)
     assert "iter-1.txt: cannot be read" in hpcps("import", "esync", logs, status=2)
+    (logs / "esync/cloud1").chmod(0)
+    try:
+        assert f"{logs / 'esync/cloud1'} cannot be read" in hpcps("import", "esync", logs, status=2)
+    finally:
+        (logs / "esync/cloud1").chmod(0o700)
 
 
 JSON = st.recursive(

@@ -42,6 +42,8 @@ def test_processes_of_this_machine_one_after_another(file, tmp_path, monkeypatch
     assert first.state in ("pending", "running")
     assert second.result(timeout=300).table(events=["evaluation"])["accuracy"].notna().all()
     assert first.result(timeout=300).ids == (first.run_id,)
+    with pytest.raises(hpcps.RunError, match="timeout: expects a number of seconds or None, got 'x'"):
+        first.result(timeout="x")
     assert (first.state, second.state) == ("done", "done")
     assert "1 run" in first.logs()
     for again in hpcps.submit(file(**TWO), set={"seed": 7}):  # nothing is submitted

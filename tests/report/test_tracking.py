@@ -156,7 +156,7 @@ def test_an_error_of_the_package_of_a_tracker_is_one_sentence(tmp_path, monkeypa
 @pytest.mark.parametrize("mode", ["disabled", "foo"])
 def test_a_mode_of_wandb_that_writes_nothing_is_refused(mode, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", mode)
-    with pytest.raises(RunError, match=f"WANDB_MODE={mode} sends nothing and writes nothing: use offline or online"):
+    with pytest.raises(RunError, match=f"WANDB_MODE={mode}: hpcps writes to offline, online or shared"):
         TRACKERS["wandb"](tmp_path)
 
 

@@ -4,6 +4,7 @@ import torch
 from training_examples import make_run
 
 from hpcps.numerics.layout import Layout
+from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import compute_device
 from hpcps.training.pytorch.flat import TorchFlatModel
 from hpcps.training.pytorch.optimizers import build_optimizer, orthogonalised
@@ -157,6 +158,23 @@ def test_muon_takes_the_weights_of_hidden_layers():
     assert hidden_matrices(Tied()) == ["hidden.weight"]
     separate = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))
     assert hidden_matrices(separate) == ["1.weight"]
+
+
+@pytest.mark.thorough
+def test_muon_goes_on_from_a_checkpoint_of_kernels_in_another_order():
+    """On a CPU, convolutions have the channels-last format, and checkpoints do not."""
+    data = {"name": "synthetic", "limit": 320, "test_limit": 20}
+    run = make_run(data, model={"name": "cifar_resnet8_v1"}, optimizer={"name": "muon", "lr": 0.02}, device="cpu")
+    one, other = (build_trainer(run, "worker", 0) for _ in range(2))
+    one.train(2)
+    other.restore(one.state())
+    models = []
+    for trainer in (one, other):
+        trainer.train(2)
+        models.append(np.empty(trainer.layout.size, np.float32))
+        trainer.copy_to(models[-1])
+    assert np.isfinite(models[0]).all()
+    np.testing.assert_array_equal(*models)
 
 
 def rates(steps, per_epoch, **train):
