@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +49,7 @@ class Layout:
         """Return the layout of tensors, given as (name, shape), one after another."""
         blocks, offset = [], 0
         for name, shape in shapes:
-            size = int(np.prod(shape, dtype=np.int64))
+            size = math.prod(map(int, shape))
             blocks.append(Block(name, tuple(int(n) for n in shape), offset, size))
             offset += size
         return cls(tuple(blocks))

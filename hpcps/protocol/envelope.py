@@ -99,7 +99,7 @@ class Envelope:
             packed = np.frombuffer(header, np.uint8, mask_bytes, _FRAME.size)
             mask = np.unpackbits(packed, count=bits, bitorder="little").astype(np.bool_)
         try:
-            values = [*numbers, Flag(flags), mask, payload]
+            values = [*numbers, _flags(flags), mask, payload]
             message = _layout_of(code).message(values, header[_FRAME.size + mask_bytes :])
             return Envelope(Peer(ROLES[role], sender), run.rstrip(b"\0").decode("ascii"), message)
         except KeyError:
@@ -227,6 +227,12 @@ class _HeaderLayout:
     def _note_type(self) -> TypeAdapter[Any]:
         """What checks a note; made when the first one comes."""
         return TypeAdapter(create_model(self._kind.__name__, **self._types))
+
+
+@cache
+def _flags(number: int) -> Flag:
+    """Return the flags of a number, which takes a microsecond to find."""
+    return Flag(number)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,6 +124,12 @@ def _as_it_is(sender: Peer, row: Vector) -> Vector:
     return row
 
 
+@lru_cache(maxsize=1 << 10)
+def _one_block(size: int) -> Layout:
+    """Return the layout of a tensor."""
+    return Layout.of([("", (size,))])
+
+
 def _averaged(payloads: Sequence[Vector], out: Vector) -> bool:
     """Write the mean with a compiled kernel, and return whether there is one for so many values.
 
@@ -131,7 +138,7 @@ def _averaged(payloads: Sequence[Vector], out: Vector) -> bool:
     """
     if not enough(len(payloads) * out.size):
         return False
-    layout = Layout.of([("", (out.size,))])
+    layout = _one_block(out.size)
     ones = np.ones((len(payloads), 1), np.bool_)
     try:
         average(Updates(layout, payloads, ones, to=Destination(out=out)))

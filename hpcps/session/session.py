@@ -244,7 +244,12 @@ class Session:
         Raises:
             RunError: the session could not go on.
         """
-        self._until(lambda: self.member.error is not None or all(w in self.member.gone for w in self.member.workers))
+        workers, gone = self.member.workers, self.member.gone
+
+        def ended() -> bool:
+            return self.member.error is not None or (len(gone) >= len(workers) and all(w in gone for w in workers))
+
+        self._until(ended)
         self.member.check()
 
     def fail(self, error: BaseException) -> None:

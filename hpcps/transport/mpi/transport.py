@@ -248,7 +248,7 @@ class MpiTransport(CollectiveTransport):
 
     @property
     def _all_neighbours(self) -> bool:
-        return len(self.neighbours) == self._communicator.Get_size() - 1
+        return len(self.neighbours) == len(self._sent_to) - 1
 
     @property
     def _busy(self) -> bool:

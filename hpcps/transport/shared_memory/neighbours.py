@@ -98,6 +98,8 @@ class Neighbours:
 
     def receive(self) -> list[tuple[int, bytes]]:
         """Return the messages that have arrived, in the order of each sender, with the ranks of the senders."""
+        if not self._pids:
+            return []
         return [(rank, message) for rank, message in self._mailbox.take() if rank in self._pids]
 
     def ended(self) -> list[int]:
