@@ -13,7 +13,7 @@ from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
 from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import arrival_decides, make_role, role_facts, spread
+from hpcps.execution.role_factory import arrival_decides, make_role, replicas_of, role_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.numerics.state import State
@@ -26,6 +26,7 @@ from hpcps.records.provenance import kernels
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import Tracer, names_of
 from hpcps.records.writer import RecordWriter
+from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation
 from hpcps.transport.inproc import Exchange
@@ -65,6 +66,7 @@ def run_in_process(
     ticks = simulation.clock if simulation else time.monotonic
     session = time.time_ns()
     began = ticks()
+    resources = Resources(replicas=replicas_of(run))
     with ExitStack() as stack:
 
         def driver_of(peer: Peer, part: CheckpointPart | None, incarnation: int = 0) -> RoleDriver:
@@ -75,7 +77,7 @@ def run_in_process(
             )
             stack.enter_context(record)
             try:
-                role = make_role(run, peer, incarnation=incarnation)
+                role = make_role(run, peer, resources, incarnation)
                 if part and not incarnation and (problem := restore_role(role, part)):
                     raise RunError(problem)
             except HpcpsError as error:

@@ -17,7 +17,7 @@ from hpcps.roles.evaluation_job import TrainerEvaluations
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.roles.events import Role
 from hpcps.roles.replacement import Replacement
-from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.resources import ALONE, Replicas, Resources
 from hpcps.roles.single_process import SingleProcess
 from hpcps.roles.sync.adversary import SyncAdversary
 from hpcps.roles.sync.server import SyncServer
@@ -77,13 +77,20 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     # The evaluator has the shard of the coordinator, for BatchNorm statistics.
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
-    if run.audits:
-        resources = replace(resources, build=partial(build_trainer, run))
+    if run.audits and resources.replicas is None:
+        resources = replace(resources, replicas=replicas_of(run))
     if incarnation:
         role = make_training_role(run, peer, trainer, resources)
         assert isinstance(role, (SyncWorker, AsyncWorker, SyncValidator)), "a run survives the loss of no other roles"
         return Replacement(role, run, Roster.of(run).deciders_of(run, peer), incarnation)
     return make_training_role(run, peer, trainer, resources)
+
+
+def replicas_of(run: Run) -> Replicas | None:
+    """Return what the roles of a process share for audits; None for a run without them."""
+    from hpcps.training.build import build_trainer  # here, because it imports the framework
+
+    return Replicas(partial(build_trainer, run)) if run.audits else None
 
 
 def role_facts(run: Run, role: Role) -> dict[str, object]:

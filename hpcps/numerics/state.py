@@ -63,7 +63,8 @@ class PackedState:
         arrays = sorted(state.arrays.items())
         table = [[name, values.dtype.str, list(values.shape)] for name, values in arrays]
         size = sum(values.nbytes for _, values in arrays)
-        packed = np.zeros(-(-size // 4) * 4, np.uint8)
+        packed = np.empty(-(-size // 4) * 4, np.uint8)
+        packed[size:] = 0
         start = 0
         for _, values in arrays:
             packed[start : start + values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)

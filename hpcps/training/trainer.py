@@ -123,9 +123,13 @@ class Trainer(Evaluator):
         """Return a copy of the training state: parameters, statistics, optimizer state, position in the data."""
         parameters = np.empty(self.layout.size, np.float32)
         self.copy_to(parameters)
+        own = self.own_state()
+        return State({"parameters": parameters, **own.arrays}, own.facts)
+
+    def own_state(self) -> State:
+        """Return a copy of the training state without the parameters, which the next model replaces."""
         position = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
-        state = State({"parameters": parameters, "statistics": self.statistics}, position)
-        return state.having(optimizer=self._optimizer_state())
+        return State({"statistics": self.statistics}, position).having(optimizer=self._optimizer_state())
 
     def restore(self, state: State) -> None:
         """Restore a state; the following steps repeat exactly."""

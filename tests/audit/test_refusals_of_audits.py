@@ -1,6 +1,7 @@
 """Where audits are not possible, and what is said of it."""
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,8 +9,9 @@ from audited import audited
 from executed import run_here
 
 from hpcps.errors import RunError
-from hpcps.roles.sync import audit, worker
-from hpcps.roles.sync.audit import probe_step
+from hpcps.execution import role_factory
+from hpcps.roles.resources import Replicas
+from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.checks.needs import unmet
 from hpcps.training.build import build_trainer
 
@@ -58,24 +60,25 @@ def test_a_run_without_audits_is_not():
 def test_a_worker_that_computes_other_bits_is_refused_at_the_start(monkeypatch, tmp_path):
     """Its processor rounds differently: it trains from a weight that is larger by its last bit."""
 
-    def rounded(run, build):
-        def other(role, index):
-            trainer = build(role, index)
-            state = trainer.state()
-            state.arrays["parameters"][:] *= 1 + 2.0**-23
-            trainer.restore(state)
-            return trainer
+    def rounded(role, index):
+        trainer = build_trainer(run, role, index)
+        state = trainer.state()
+        state.arrays["parameters"][:] *= 1 + 2.0**-23
+        trainer.restore(state)
+        return trainer
 
-        return probe_step(run, other)
+    def other(peer, run, trainer, resources):
+        return SyncWorker(peer, run, trainer, replace(resources, replicas=Replicas(rounded)))
 
-    monkeypatch.setattr(worker, "probe_step", rounded)
+    run = audited(0.1)
+    monkeypatch.setattr(role_factory, "SyncWorker", other)
     with pytest.raises(RunError, match="worker-0 and validator-0 get different bits from the same local step") as error:
-        run_here(audited(0.1), tmp_path)
+        run_here(run, tmp_path)
     assert re.search("leave out validation.audit", str(error.value))
 
 
 def test_the_probe_depends_on_the_run_only():
     runs = [audited(0.1), audited(0.1), audited(0.1, seed=2)]
-    first, again, other = (audit.probe_step(run, partial(build_trainer, run)) for run in runs)
+    first, again, other = (Replicas(partial(build_trainer, run)).probe for run in runs)
     assert first == again != other
     assert len(first) == 64

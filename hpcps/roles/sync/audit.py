@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,24 +13,13 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import PackedState, State
 from hpcps.protocol.messages import Absent, AuditedState, AuditRequest, Peer, ProbeStep, Update
 from hpcps.roles.events import Compute, Effect, Record, Send
-from hpcps.roles.resources import Resources
+from hpcps.roles.resources import Replicas, Resources
 from hpcps.roles.update.packer import Packer
 from hpcps.seeds import numbered
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 
-Build = Callable[[str, int], Trainer]
-"""Returns a new trainer of a role."""
-
 _DRAWS = 2.0**63
-
-
-def probe_step(run: Run, build: Build) -> str:
-    """Return the SHA-256 of the state after one local step from the initial weights on validator 0's first batch."""
-    trainer = build("validator", 0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        trainer.train(1)
-    return PackedState.of(trainer.state()).checksum()
 
 
 def committed_state(trainer: Trainer, packer: Packer) -> PackedState:
@@ -39,10 +28,7 @@ def committed_state(trainer: Trainer, packer: Packer) -> PackedState:
     These are the optimizer's state, the BatchNorm statistics, the positions in the data and in the random streams, the
     memory of the update and of its compressor. The parameters are not among them, because the next model replaces them.
     """
-    state = trainer.state()
-    arrays = {name: values for name, values in state.arrays.items() if name != "parameters"}
-    parts = {"trainer": State(arrays, state.facts), "packer": packer.honest_state()}
-    return PackedState.of(State().having(**parts))
+    return PackedState.of(State().having(trainer=trainer.own_state(), packer=packer.honest_state()))
 
 
 class Commitments:
@@ -132,20 +118,19 @@ class Auditor:
         excluded: the workers that are excluded.
     """
 
-    def __init__(self, peer: Peer, run: Run, share: tuple[Peer, ...], build: Build):
+    def __init__(self, peer: Peer, run: Run, share: tuple[Peer, ...], replicas: Replicas):
         """Prepare the audits of a validator.
 
         Args:
             peer: the validator.
             run: the run.
             share: its workers.
-            build: returns a new trainer of a worker.
+            replicas: builds the trainers of workers.
         """
-        self._peer, self._run, self._share, self._build = peer, run, share, build
+        self._peer, self._run, self._share, self._new = peer, run, share, replicas
         # Attackers are simulated in the run; an audit executes what an honest worker does.
         self._honest = run.model_copy(update={"attack": type(run).model_fields["attack"].default})
         self._draws = {worker: numbered(run.seed, "worker", worker.index, "audit") for worker in share}
-        self._probe = ""
         self._replicas: dict[int, tuple[Trainer, Packer]] = {}
         self._commitments: dict[Peer, str] = {}
         self.excluded: list[Peer] = []
@@ -167,8 +152,7 @@ class Auditor:
         Raises:
             RunError: it does not.
         """
-        self._probe = self._probe or probe_step(self._run, self._build)
-        if probe.checksum != self._probe:
+        if probe.checksum != self._new.probe:
             raise RunError(
                 f"{source} and {self._peer} get different bits from the same local step, so no audit is possible: use "
                 "processors and libraries of one kind for both, or leave out validation.audit"
@@ -318,7 +302,7 @@ class Auditor:
         return self._replicas[worker]
 
     def _new_replica(self, worker: int) -> tuple[Trainer, Packer]:
-        trainer, peer = self._build("worker", worker), Peer("worker", worker)
+        trainer, peer = self._new.build("worker", worker), Peer("worker", worker)
         memory = Resources()
         packer = Packer(peer, self._honest, (self._peer,), trainer.layout, memory.allocate, memory.local)
         return trainer, packer

@@ -73,8 +73,8 @@ class SyncValidator(TrainingRole):
             else PartitionCollector(share, partitions, decoder=self._decoder)
         )
         self._auditor: Auditor | None = None
-        if resources.build is not None:
-            self._auditor = Auditor(peer, run, share, resources.build)
+        if resources.replicas is not None:
+            self._auditor = Auditor(peer, run, share, resources.replicas)
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads

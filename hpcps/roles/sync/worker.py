@@ -25,7 +25,7 @@ from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, Start, StopRequested
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import SYNC_WORKER, Trigger
-from hpcps.roles.sync.audit import Commitments, probe_step
+from hpcps.roles.sync.audit import Commitments
 from hpcps.roles.sync.last_answer import LastAnswer
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.roles.update.packer import Packed
@@ -47,7 +47,7 @@ class SyncWorker(Worker):
         self._sender = PartitionSender(self._training, self._receivers, self._record_round, self._to)
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._answer = LastAnswer() if run.has_quorum else None
-        self._build = resources.build
+        self._replicas = resources.replicas
         self._commitments = Commitments(trainer, self._packer) if run.audits else None
         self._owes = False
         self._now = 0.0
@@ -83,8 +83,8 @@ class SyncWorker(Worker):
         if not isinstance(event, (Reduced, Idle, StopRequested)):
             self._now = event.arrived
         match event:
-            case Start() if self._build is not None:
-                yield Send(self._receivers[0], ProbeStep(checksum=probe_step(self._run, self._build)))
+            case Start() if self._replicas is not None:
+                yield Send(self._receivers[0], ProbeStep(checksum=self._replicas.probe))
                 yield from self._go_on(event)
             case Received(source, AuditRequest(round=round)) if self._commitments and source in self._receivers:
                 yield Send(source, self._commitments.hand_over(round))

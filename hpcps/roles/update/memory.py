@@ -92,11 +92,12 @@ class ErrorReset(UpdateMemory):
         return self.values if self._keeps else None
 
     def arrays(self) -> dict[str, Vector]:
-        return {"residual": on_host(self.values) if self._keeps else np.zeros(self._layout.size, np.float32)}
+        return {"residual": on_host(self.values)} if self._keeps else {}
 
     def restore(self, arrays: dict[str, Vector]) -> None:
-        self.values[:] = arrays["residual"]
-        self._keeps = bool(arrays["residual"].any())
+        residual = arrays.get("residual")  # an earlier version also wrote one of zeros
+        self._keeps = residual is not None and bool(residual.any())
+        self.values[:] = residual if residual is not None else 0
 
 
 class ErrorFeedback(UpdateMemory):
