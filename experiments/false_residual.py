@@ -10,8 +10,8 @@ from hpcps.attacks import Attack
 class FalseResidual(Attack):
     """Replaces u, the sum of the update and the residual, by -scale u; the residual keeps what is not sent of it.
 
-    So the worker sends the rest in later rounds, in which it does what an honest worker does: with `every` it attacks in
-    few rounds only.
+    So the worker sends the rest in later rounds, in which it does what an honest worker does: with `every` it attacks
+    in few rounds only.
     """
 
     kind: Literal["false_residual"] = "false_residual"
