@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -155,16 +156,36 @@ class TorchFlatModel:
         if self._format is torch.contiguous_format:
             out.copy_(values)
             return
-        for block in self.layout.blocks:
-            out[block.offset : block.stop].view(block.shape).copy_(self._view(values, block))
+        for part, block in self._parts:
+            if block is None:
+                out[part].copy_(values[part])
+            else:
+                out[part].view(block.shape).copy_(self._view(values, block))
 
     def from_layout(self, values: Tensor, out: Tensor) -> None:
         """Copy a vector `[d]` in the order of the layout into one in the order of the network."""
         if self._format is torch.contiguous_format:
             out.copy_(values)
             return
+        for part, block in self._parts:
+            if block is None:
+                out[part].copy_(values[part])
+            else:
+                self._view(out, block).copy_(values[part].view(block.shape))
+
+    @cached_property
+    def _parts(self) -> list[tuple[slice, Block | None]]:
+        """The blocks that have another order in the network, and what lies between them, each in one piece."""
+        parts: list[tuple[slice, Block | None]] = []
         for block in self.layout.blocks:
-            self._view(out, block).copy_(values[block.offset : block.stop].view(block.shape))
+            part = slice(block.offset, block.stop)
+            if len(block.shape) == 4 and block.shape[1] > 1 and block.shape[2] * block.shape[3] > 1:
+                parts.append((part, block))
+            elif parts and parts[-1][1] is None:
+                parts[-1] = slice(parts[-1][0].start, block.stop), None
+            else:
+                parts.append((part, None))
+        return parts
 
     def _view(self, values: Tensor, block: Block) -> Tensor:
         """Return a view of a block, in its logical shape, of a vector in the order of the network."""

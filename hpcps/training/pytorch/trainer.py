@@ -13,6 +13,7 @@ from hpcps.data.base import Facts
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.registry.failures import fault
 from hpcps.training.evaluation import Counts, Progress
 from hpcps.training.pytorch.device import compute_device, prepare_device
 from hpcps.training.pytorch.evaluator import TorchEvaluator, TorchNetwork, count
@@ -39,7 +40,14 @@ class TorchTrainer(TorchNetwork, Trainer):
             self._model.draw_weights(weights)
         self._forward = Step(self._model, backward=False)
         self._gradient = Step(self._model, backward=True)
-        self._optimizer = build_optimizer(self._train.optimizer, self._model.hidden_matrices())
+        matrices = self._model.hidden_matrices()
+        if self._train.optimizer.name == "muon" and not matrices:
+            raise fault(
+                model,
+                'train.optimizer.name = "muon" is for the matrices of hidden layers, and its network has none: use '
+                '"adamw"',
+            )
+        self._optimizer = build_optimizer(self._train.optimizer, matrices)
         self._sweep = self._stream.sweep
         self._evaluator: TorchEvaluator | None = None
 
