@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcps.errors import HpcpsError, RunError, message_of, text_of
@@ -94,6 +94,7 @@ class Member:
         copies: Copies | None = None,
         shared_memory: bool = False,
         sharding: Sharding | None = None,
+        neighbours: Collection[Peer] = (),
     ) -> None:
         """Begin a session.
 
@@ -107,6 +108,7 @@ class Member:
             copies: copies tensors; by default they are given as bytes.
             shared_memory: whether all processes share memory.
             sharding: which process combines what; by default servers combine, and without servers the workers do.
+            neighbours: the processes that read allocated memory in place.
         """
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
@@ -114,7 +116,7 @@ class Member:
         self._aggregators = sharding.aggregators
         self._aggregator = Aggregator(peer, self.workers, sharding, allocate)
         self.participant = (
-            Participant(peer, len(self.workers), sharding, allocate, copies or Copies(), shared_memory)
+            Participant(peer, len(self.workers), sharding, allocate, copies or Copies(), shared_memory, neighbours)
             if peer.role == "worker"
             else None
         )

@@ -28,8 +28,8 @@ class Outbox:
     """Large messages, which wait while the transport has as many bytes to send as the credit.
 
     The order is that of their priorities, and that in which they were put there among equal ones. The parts of a tensor
-    are put there together, and each is copied when it is its turn. Small messages do not wait: they may overtake the
-    large ones, and whoever sends one that must not takes the others first.
+    are put there together, and one for a neighbour is copied when it is its turn. Small messages do not wait: they may
+    overtake the large ones, and whoever sends one that must not takes the others first.
 
     Attributes:
         credit: the bytes that the transport may have to send before it gets a further message; 0: any number.

@@ -68,7 +68,15 @@ class _WorkerBucket:
 
     priority = 0
 
-    def __init__(self, first: TensorPart, allocate: Allocate, copies: Copies) -> None:
+    def __init__(self, first: TensorPart, allocate: Allocate, copies: Copies, *, in_place: bool = False) -> None:
+        """Begin without slots.
+
+        Args:
+            first: the first part in it.
+            allocate: returns memory to send from.
+            copies: copies tensors.
+            in_place: whether a divided tensor is sent from its own memory.
+        """
         self.bucket, self.aggregator = Bucket(first), first.aggregator
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
@@ -85,6 +93,7 @@ class _WorkerBucket:
 
             self._encoder = TensorEncoder.of(first.tensor, "update", allocate)
             self._decoder = TensorDecoder.of(first.tensor, "model")
+        self._in_place = in_place and first.tensor.divided and self._encoder is None
 
     @cached_property
     def _values(self) -> Vector:
@@ -107,7 +116,7 @@ class _WorkerBucket:
             source, target = None if source is None else part.of(source), part.of(target)
         # Several tensors of an exchange keep their shapes, see `Together`.
         shapes = [each.shape for each in target[:2]]
-        if self._shapes[slot] != shapes:
+        if self._shapes[slot] != shapes and not self._in_place:
             values = self.bucket.bytes_of(slot, self._values[self.bucket.elements(slot, slot + 1)])
             self._views[slot] = self._copies.views(values, part.tensor.declaration.dtype, target)
             self._shapes[slot] = shapes
@@ -127,9 +136,10 @@ class _WorkerBucket:
         """Copy the sources that have begun; return the messages."""
         begun, self.begun = self.begun, {}
         given = {slot: source for slot, source in begun.items() if source is not None}
-        self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
+        if not self._in_place:
+            self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
         for first, stop in _spans_of(given):
-            elements = self._values[self.bucket.elements(first, stop)]
+            elements = _elements(given[first][0]) if self._in_place else self._values[self.bucket.elements(first, stop)]
             values = elements if self._encoder is None else self._encoder(elements)
             yield TensorUpdate(
                 bucket=self.bucket.number, first=first, slots=all_of(stop - first), priority=self.priority,
@@ -169,7 +179,7 @@ class _WorkerBucket:
             elements = self._decoder(self.aggregator, elements)
         whole = [exchange.target for exchange in ended]
         targets = [part.of(whole[0])] if part.tensor.divided else whole
-        if part.tensor.small or elements.size < _VIEW * len(targets[0]):
+        if part.tensor.small or (elements.size < _VIEW * len(targets[0]) and not self._in_place):
             # The aggregator has combined what was sent from this memory.
             self._values[self.bucket.elements(first, stop)] = elements
             views = self._views[first:stop]
@@ -210,6 +220,14 @@ class _GatherBucket(_WorkerBucket):
         return ended
 
 
+def _elements(given: Bytes) -> Vector:
+    """Return bytes as elements of float32, in their own memory if that is possible; zeros fill the last element."""
+    if given.size % 4 or given.ctypes.data % 4:
+        given = np.concatenate([given, np.zeros(-given.size % 4, np.uint8)])
+    elements: Vector = given.view(np.float32)
+    return elements
+
+
 def _within(of_slots: dict[int, _Of], first: int, stop: int) -> tuple[tuple[int, _Of], ...]:
     """Return what belongs to the slots of a span."""
     return tuple(each for each in of_slots.items() if first <= each[0] < stop) if of_slots else ()
@@ -237,6 +255,7 @@ class Participant:
         allocate: Allocate,
         copies: Copies,
         shared_memory: bool,
+        neighbours: Collection[Peer] = (),
     ) -> None:
         """Begin without tensors.
 
@@ -247,8 +266,10 @@ class Participant:
             allocate: returns memory to send from.
             copies: copies tensors.
             shared_memory: whether all processes share memory.
+            neighbours: the processes that read allocated memory in place. Large tensors go to others from their own
+                memory, without a copy.
         """
-        self.peer = peer
+        self.peer, self._neighbours = peer, frozenset(neighbours)
         self._workers, self._sharding = workers, sharding
         self._allocate, self._copies = allocate, copies
         self._placement = Placement(workers, sharding, shared_memory)
@@ -302,7 +323,8 @@ class Participant:
             if part.tensor.declaration.reduction == GATHER:
                 self._buckets[number] = _GatherBucket(part, self._workers, self._allocate, self._copies)
             else:
-                self._buckets[number] = _WorkerBucket(part, self._allocate, self._copies)
+                in_place = part.aggregator not in self._neighbours
+                self._buckets[number] = _WorkerBucket(part, self._allocate, self._copies, in_place=in_place)
         bucket = self._bucket_of[part] = self._buckets[number]
         bucket.add(part)
 
@@ -319,7 +341,7 @@ class Participant:
             yield from self._send(bucket)
 
     def start(self, exchange: TensorExchange) -> Iterator[Send]:
-        """Begin the exchange of a large tensor; return its messages, each of which is copied when it is asked for."""
+        """Begin the exchange of a large tensor; return its messages; one for a neighbour is copied when asked for."""
         self.open += 1
         for part in exchange.tensor.parts:
             self._bucket_of[part].exchanges[part.slot] = exchange

@@ -69,12 +69,22 @@ class Session:
         me, members = world[group.rank], [peer for peer in world if peer.role in ("worker", "server")]
         self.host = socket.gethostname()
         # Each process must divide tensors alike.
-        reads_all = {me, *group.in_memory()}.issuperset(members)
+        neighbours = group.in_memory()
+        reads_all = {me, *neighbours}.issuperset(members)
         texts = zip(world, group.collect(f"{self.host} {reads_all}"), strict=True)
         found = {peer: text.split() for peer, text in texts if peer in members}
         shared_memory = all(reads == "True" for _, reads in found.values())
         self.member = Member(
-            me, members, group.transport, group.allocate, group.ended, timeout, copies, shared_memory, sharding
+            me,
+            members,
+            group.transport,
+            group.allocate,
+            group.ended,
+            timeout,
+            copies,
+            shared_memory,
+            sharding,
+            neighbours,
         )
         self.rank, self.size = me.index, len(self.member.workers)
         self.partition = partition(self.size, shared_memory)

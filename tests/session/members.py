@@ -39,8 +39,8 @@ class Link:
 
 
 class Members:
-    def __init__(self, workers, servers=0, timeout=600.0, shared_memory=False, weights=None, credit=None):
-        """Begin a session; with a credit, over a `Link` of each process."""
+    def __init__(self, workers, servers=0, timeout=600.0, shared_memory=False, weights=None, credit=None, near=False):
+        """Begin a session; with a credit, over a `Link` of each process; `near`: as neighbours send."""
         self.world = [Peer("worker", k) for k in range(workers)] + [Peer("server", s) for s in range(servers)]
         self.messages = 0
         exchange = Exchange(self.carry)
@@ -51,6 +51,7 @@ class Members:
             Member(
                 peer, self.world, end, private, timeout=timeout, shared_memory=shared_memory,
                 sharding=None if weights is None else Sharding(dict(zip(self.world, weights, strict=True))),
+                neighbours=self.world if near else (),
             )
             for peer, end in zip(self.world, self.links, strict=True)
         ]  # fmt: skip

@@ -6,11 +6,14 @@ from members import Members
 
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import private
+from hpcps.protocol.messages import Peer
 from hpcps.rules import Median, TrimmedMean
 from hpcps.session.buckets import ID
 from hpcps.session.elements import COPIED, size_of
 from hpcps.session.gathering import Rows
+from hpcps.session.participant import Copies, Participant
 from hpcps.session.reduction import BROADCAST, GATHER, table_of
+from hpcps.session.sharding import Sharding
 from hpcps.session.tensors import Declaration, TensorExchange
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
@@ -41,13 +44,33 @@ def expected(arrays, reduction):
 @pytest.mark.parametrize("servers", [0, 2])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_the_sum_is_that_of_float64_for_every_type(workers, servers):
-    members = Members(workers, servers)
+    members = Members(workers, servers, near=servers > 0)
     for dtype in DTYPES:
         for size in (0, 1, 7, 20_003, 1_100_001 if dtype == "float32" else 70_001):
             arrays = [values(dtype, (size,), k) for k in range(workers)]
             results = members.combine(arrays, "sum", name=f"{dtype}/{size}")
             for result in results:
                 np.testing.assert_array_equal(result, expected(arrays, "sum"))
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_large_tensors_are_sent_from_their_own_memory_unless_others_read_a_copy_in_place(dtype, near):
+    world = [Peer("worker", 0), Peer("worker", 1), Peer("server", 0), Peer("server", 1)]
+    size = 1_100_001
+    participant = Participant(
+        world[0], 2, Sharding.evenly(world), private, Copies(), shared_memory=False, neighbours=world if near else ()
+    )
+    tensor, _ = participant.declare(Declaration("x", dtype, ((size,),), "sum"))
+    array = values(dtype, (size,), 0)
+    given = array.view(np.uint8)
+    sent = [send.message.values for send in participant.start(TensorExchange(tensor, [given], [given], 0.0))]
+    assert len(sent) > 1
+    # The last byte of what is no whole number of float32 has a copy.
+    whole = [values for values in sent if np.shares_memory(values, array)]
+    assert len(whole) == (0 if near else len(sent) - (dtype == "int8"))
+    assert len({values.ctypes.data for values in sent}) == len(sent)
+    np.testing.assert_array_equal(np.concatenate([values.view(np.uint8) for values in sent])[: given.size], given)
 
 
 @pytest.mark.parametrize("servers", [0, 2])

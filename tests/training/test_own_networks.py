@@ -48,8 +48,8 @@ def linear(loss=None):
     return network
 
 
-def trainer(make, **train):
-    train = {"epochs": 1, "batch_size": 8, "device": "cpu", "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.0}}
+def trainer(make, optimizer="sgd"):
+    train = {"epochs": 1, "batch_size": 8, "device": "cpu", "optimizer": {"name": optimizer, "lr": 0.05, "momentum": 0.0}}
     model = type("Made", (Own,), {"make": staticmethod(make), "__module__": __name__})()
     table = {"name": "own", "topology": {"workers": 3}, "model": model, "data": Points(), "train": train}
     return build_trainer(Run.model_validate(table), "worker", 0)
@@ -181,3 +181,9 @@ def test_layers_that_look_at_the_first_batch_for_their_shape_work():
 def test_a_network_that_cannot_be_trained_is_an_error_that_names_the_model(make, expected):
     with pytest.raises(SpecError, match="^Made: .*" + expected.replace("(float64)", r"\(float64\)")):
         trainer(make)
+
+
+def test_muon_is_refused_for_a_network_without_hidden_layers():
+    with pytest.raises(SpecError, match='^Made: .*"muon" is for the matrices of hidden layers.* use "adamw"'):
+        trainer(linear, "muon")
+    trainer(lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 6), nn.Linear(6, 4)), "muon").train(1)
