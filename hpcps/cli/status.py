@@ -134,6 +134,12 @@ def overview(runs: Sequence[RunStatus]) -> str:
             )
             text = f"{who} in round {last.get('round')}: {last.get('cause')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
+        if run.excluded:
+            last, count = run.excluded[-1], len(run.excluded)
+            more = "" if count == 1 else f"audits have excluded {count} workers, the last one: "
+            who = f"worker-{last.get('worker')} is excluded from round {last.get('round')} on"
+            text = f"{more}{who}: in round {last.get('of')}, {last.get('proof')}"
+            notes.append(f"  {run.run_id}: {printable(text)}")
         for line in run.paused:
             name = f"{line.get('role')}-{line.get('index')}"
             what = "validators" if "validators" in line else "workers"

@@ -49,7 +49,8 @@ def linear(loss=None):
 
 
 def trainer(make, optimizer="sgd"):
-    train = {"epochs": 1, "batch_size": 8, "device": "cpu", "optimizer": {"name": optimizer, "lr": 0.05, "momentum": 0.0}}
+    steps = {"name": optimizer, "lr": 0.05, "momentum": 0.0}
+    train = {"epochs": 1, "batch_size": 8, "device": "cpu", "optimizer": steps}
     model = type("Made", (Own,), {"make": staticmethod(make), "__module__": __name__})()
     table = {"name": "own", "topology": {"workers": 3}, "model": model, "data": Points(), "train": train}
     return build_trainer(Run.model_validate(table), "worker", 0)
@@ -184,6 +185,6 @@ def test_a_network_that_cannot_be_trained_is_an_error_that_names_the_model(make,
 
 
 def test_muon_is_refused_for_a_network_without_hidden_layers():
-    with pytest.raises(SpecError, match='^Made: .*"muon" is for the matrices of hidden layers.* use "adamw"'):
+    with pytest.raises(SpecError, match=r'^Made: .*"muon" is for the matrices of hidden layers.* use "adamw"'):
         trainer(linear, "muon")
     trainer(lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 6), nn.Linear(6, 4)), "muon").train(1)
