@@ -128,9 +128,10 @@ class Settings:
             "name": self.data,
             "shards": HONEST + max(BYZANTINE),  # so that an epoch does not depend on f
             "split": {"kind": "honest_gamma", "gamma": cell.gamma, "honest": sorted({*range(workers)} - fixed)},
-            "validation_split": "as_workers",
             "holdout": HOLDOUT if cell.search else 0.0,
         }
+        # Otherwise all shards are those of workers.
+        data |= {"validation_split": "as_workers"} if cell.f < max(BYZANTINE) else {}
         data |= {"limit": self.limit} if self.limit else {}
         data |= {"dir": self.folder} if self.folder else {}
         data |= {"augment": False} if self.data == "cifar10" else {}

@@ -12,6 +12,7 @@ from byzfl_split import HonestGamma
 from byzfl_study import ATTACKS, BYZANTINE, GAMMAS, RULES, Cell, Settings, cells, searched_cells
 from processes import ROOT, MeasurementError, NotHereError
 
+import hpcps
 from hpcps.data.splits import Dealing
 from hpcps.errors import SpecError
 
@@ -96,3 +97,11 @@ def test_both_make_the_same_model_of_full_batches(rule):
 def test_steps_that_are_no_passes_are_one_sentence():
     with pytest.raises(SpecError, match="a pass over a shard of the search has 3 steps, and --steps 5 is no multiple"):
         Settings(steps=5).experiment(next(searched_cells()))
+
+
+@pytest.mark.parametrize("f", BYZANTINE)
+def test_the_experiments_of_all_cells_are_valid(f):
+    """With the most Byzantine workers, every shard belongs to one."""
+    for cell in (each for each in cells(RATES, [0]) if each.f == f):
+        (point,) = hpcps.load(Settings(steps=60).experiment(cell)).points
+        assert point.run.topology.workers == 10 + f
