@@ -1,8 +1,9 @@
-"""Measure what audits of 5 % of the updates cost: their CPU time over all other CPU time of a run.
+"""Measure what audits of 5 % of the updates cost: their CPU time beside all other CPU time of a run.
 
 `python benchmarks/audits.py [--turns N] [--quick] [--output FOLDER]` writes audits.md. A run is executed in one
-process, which counts the time of what its roles do for audits (`audits_run.py`). The difference between a run with
-audits and one without would need many more turns: two equal runs differ by as much as audits cost.
+process, which counts the time of what its roles do for audits (`audits_run.py`). This is a lower bound of the cost: it
+counts among the rest what it takes to ask for states, and to pack and send them. The difference between runs with and
+without audits would have that, but needs a machine on which two equal runs take equally long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import bars
 from machine import Others, description
 from processes import Command, MeasurementError, clean_up_on_sigterm, run_together
 
-SHARE, LIMIT = 0.05, 1.08
+SHARE, LIMIT = 0.05, 0.08
 TIMEOUT = 600.0
 HERE = Path(__file__).parent
 PROGRAM = HERE / "audits_run.py"
@@ -95,8 +96,8 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        """The CPU time with audits over that without."""
-        return 1 + self.audits / self.others
+        """The CPU time of audits over the rest."""
+        return self.audits / self.others
 
 
 def measured(workload: Workload, quick: bool) -> Cost:
@@ -140,10 +141,10 @@ def report(turns: int, costs: dict[str, list[Cost]], others: float) -> str:
         f"{description()}. `python benchmarks/audits.py --turns {turns}`. Other processes used {others:.2f} cores.",
         "",
         f"Audits of {SHARE:.0%} of the updates of 10 workers by one validator, in one process: the CPU time of what "
-        "workers and validator do for audits, and all other CPU time of the run, with its start; medians of "
-        f"{turns} turns. The last column is the sum of both over the second.",
+        "workers and validator do for audits, and the rest of the CPU time of the run, with its start; medians of "
+        f"{turns} turns.",
         "",
-        "| Run | Updates audited | Audits, s | Others, s | With / without | Range |",
+        "| Run | Updates audited | Audits, s | Rest, s | Audits / rest | Range |",
         "|---|---|---|---|---|---|",
     ]
     for name, found in costs.items():
@@ -157,8 +158,9 @@ def report(turns: int, costs: dict[str, list[Cost]], others: float) -> str:
         "",
         f"Executing {SHARE:.0%} of the local steps again takes that share of the time of training. Further costs are "
         "the SHA-256 of each worker's state in each round, the models and shards that the validator builds, and a step "
-        "at the start. What it takes to send the states of audited workers is not counted. Which updates are audited "
-        "follows from the seed of the run.",
+        "at the start, which all processes take in a run of several. So these numbers are a lower bound: what it takes "
+        "to ask for the states of audited workers, and to pack and send them, is part of the rest. Which updates are "
+        "audited follows from the seed of the run.",
         "",
     ]
     return "\n".join(lines)
@@ -183,7 +185,7 @@ def main() -> int:
     goals = []
     for workload in WORKLOADS:
         ratio = statistics.median(cost.ratio for cost in costs[workload.name])
-        goals.append(bars.Bar.at_most(f"CPU time with audits over without, {workload.name}", ratio, LIMIT))
+        goals.append(bars.Bar.at_most(f"counted CPU time of audits beside the rest, {workload.name}", ratio, LIMIT))
     bars.write(args.output, "audits", goals)
     return 0
 

@@ -40,7 +40,7 @@ class Spent:
 
 
 def watched(spent: Spent) -> None:
-    """Count all that roles do for audits, but for the effects of a round's end and the copies of few messages."""
+    """Count what roles do for audits, without `ask`, `conclude`, and packing and sending the states of workers."""
     for kind, names in (
         (Commitments, ("begin", "commit", "hand_over")),
         (Auditor, ("compare_probe", "draws", "note", "take", "end_round", "_execute")),

@@ -135,10 +135,10 @@ def overview(runs: Sequence[RunStatus]) -> str:
             text = f"{who} in round {last.get('round')}: {last.get('cause')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
         if run.excluded:
-            last, count = run.excluded[-1], len(run.excluded)
-            more = "" if count == 1 else f"audits have excluded {count} workers, the last one: "
-            who = f"worker-{last.get('worker')} is excluded from round {last.get('round')} on"
-            text = f"{more}{who}: in round {last.get('of')}, {last.get('proof')}"
+            last = run.excluded[-1]
+            who = ", ".join(f"worker-{line.get('worker')}" for line in run.excluded)
+            which = f", that of worker-{last.get('worker')}" if len(run.excluded) > 1 else ""
+            text = f"audits have excluded {who}; the last proof{which}, of round {last.get('of')}: {last.get('proof')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
         for line in run.paused:
             name = f"{line.get('role')}-{line.get('index')}"

@@ -231,8 +231,8 @@ class _HeaderLayout:
 
 @cache
 def _flags(number: int) -> Flag:
-    """Return the flags of a number, which takes a microsecond to find."""
-    return Flag(number)
+    """Return the flags of a number."""
+    return Flag(number)  # finding them takes a microsecond, and each message needs it
 
 
 @cache

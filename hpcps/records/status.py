@@ -174,7 +174,7 @@ class _Rank:
         self.diverged = False
         self.deaths: list[dict[str, Any]] = []
         self.lost: list[dict[str, Any]] = []
-        self.excluded: list[dict[str, Any]] = []
+        self.excluded: dict[object, dict[str, Any]] = {}
         self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -188,7 +188,7 @@ class _Rank:
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.pairs, self.epochs = {}, {}
-                    self.lost, self.excluded = [], []
+                    self.lost, self.excluded = [], {}
                 self.attempt = max(1, int(finite(line.get("attempt"))))
                 self.paces.clear()
             elif event == "round":
@@ -211,7 +211,7 @@ class _Rank:
             elif event == "lost":
                 self.lost.append(line)
             elif event == "excluded":
-                self.excluded.append(line)
+                self.excluded[line.get("worker")] = line  # a resumed attempt may state it again
             if "received_pairs" in line:  # a resumed attempt states some rounds again
                 self.pairs[finite(line.get("round"))] = _pairs(line)
             self.last = line
@@ -351,7 +351,7 @@ class _Followed:
             else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
             paused=tuple(rank.last for rank in ranks.values() if rank.last.get("event") == "paused"),
             lost=tuple(sorted((line for rank in ranks.values() for line in rank.lost), key=_time)),
-            excluded=tuple(sorted((line for rank in ranks.values() for line in rank.excluded), key=_time)),
+            excluded=tuple(sorted((line for rank in ranks.values() for line in rank.excluded.values()), key=_time)),
         )
 
 

@@ -266,8 +266,8 @@ class Participant:
             allocate: returns memory to send from.
             copies: copies tensors.
             shared_memory: whether all processes share memory.
-            neighbours: the processes that read allocated memory in place. Large tensors go to others from their own
-                memory, without a copy.
+            neighbours: the processes that read allocated memory in place. Others, and the aggregator of this process,
+                get the parts of a divided tensor in its own memory, without a copy, unless a compressor encodes them.
         """
         self.peer, self._neighbours = peer, frozenset(neighbours)
         self._workers, self._sharding = workers, sharding

@@ -7,6 +7,11 @@ import pytest
 from audited import audited
 from interrupted import model, play, play_through, records
 
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Peer
+from hpcps.records.status import SweepProgress
+from hpcps.roles.sync.audit import Auditor
+
 CASES = {
     "honest": {"communication": {"participation": 0.7, "skip_rate": 0.3}},
     "attackers": {"attack": {"kind": "sign_flip", "rate": 0.5, "scope": "worker"}},
@@ -40,3 +45,21 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
     assert whole[0]
     assert bool(whole[1]) == ("attack" in CASES[case])
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    (status,) = SweepProgress([tmp_path / "cut"]).poll()
+    assert sorted(line["worker"] for line in status.excluded) == sorted(worker for worker, _, _ in whole[1])
+
+
+def test_due_audits_of_an_earlier_version_are_left_out():
+    """The states to which its workers have committed have another form."""
+    run, workers = audited(), tuple(Peer("worker", k) for k in range(4))
+    facts = {
+        "form": 1,
+        "commitments": {},
+        "excluded": [],
+        "epoch": None,
+        "audits": [[2, 7, 2, "a", "b", "c", None, None]],
+    }
+    for due, given in ((True, facts), (False, {name: fact for name, fact in facts.items() if name != "form"})):
+        auditor = Auditor(Peer("validator", 0), run, workers, None)
+        auditor.restore(State({"model": np.zeros(3, np.float32)}, given))
+        assert (auditor.due is not None) == due

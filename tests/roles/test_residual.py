@@ -6,6 +6,7 @@ from interrupted import small
 from toy_trainers import Toy
 
 from hpcps.numerics.layout import Layout, private
+from hpcps.numerics.state import PackedState
 from hpcps.protocol.messages import Peer
 from hpcps.roles.update.packer import Packer
 
@@ -60,3 +61,13 @@ def test_what_was_sent_and_the_residual_are_the_update(communication):
         np.testing.assert_array_equal(resumed.memory.values if resumed.residual is None else resumed.residual, residual)
         packer = resumed
     assert len(kinds) > 1
+
+
+def test_a_residual_of_zeros_is_the_same_state_after_a_checkpoint():
+    """As of blocks that are skipped and have not changed: a worker has committed to a state with a residual."""
+    communication = {"participation": 0.5, "skip_rate": 0}
+    packer, trainer = packer_of(**communication), Toy(LAYOUT)
+    for round in range(12):
+        steps(trainer, packer, np.float32(0), round)
+        states = packer.honest_state(), copied(packer, **communication).honest_state()
+        assert PackedState.of(states[0]).checksum() == PackedState.of(states[1]).checksum()

@@ -20,6 +20,8 @@ from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 
 _DRAWS = 2.0**63
+_FORM = 1
+"""The form of committed states. Before there was one, a state had a residual also if the worker had none."""
 
 
 def committed_state(trainer: Trainer, packer: Packer) -> PackedState:
@@ -312,6 +314,7 @@ class Auditor:
     def state(self) -> State:
         """Return the commitments, the excluded workers, and the audits that are due."""
         facts = {
+            "form": _FORM,
             "commitments": {str(worker): commitment for worker, commitment in self._commitments.items()},
             "excluded": [worker.index for worker in self.excluded],
             "epoch": self._epoch,
@@ -327,6 +330,8 @@ class Auditor:
         self.excluded = [Peer("worker", index) for index in facts["excluded"]]
         self._model, self._epoch = state.arrays["model"], facts["epoch"]
         self._audits = []
-        for number, (worker, round, steps, before, after, answer, kept, table) in enumerate(facts["audits"]):
+        # The state after the steps of an audit would have another form than the one that its worker has committed to.
+        due = facts["audits"] if facts.get("form") == _FORM else []
+        for number, (worker, round, steps, before, after, answer, kept, table) in enumerate(due):
             handed = None if kept is None else PackedState(kept, table, state.arrays[str(number)])
             self._audits.append(DueAudit(worker, round, steps, before, after, answer, handed))

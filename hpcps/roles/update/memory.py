@@ -95,9 +95,10 @@ class ErrorReset(UpdateMemory):
         return {"residual": on_host(self.values)} if self._keeps else {}
 
     def restore(self, arrays: dict[str, Vector]) -> None:
-        residual = arrays.get("residual")  # an earlier version also wrote one of zeros
-        self._keeps = residual is not None and bool(residual.any())
-        self.values[:] = residual if residual is not None else 0
+        # A residual of zeros stays one: the commitment of a worker to its state says whether there is one.
+        residual = arrays.get("residual")
+        self._keeps = residual is not None
+        self.values[:] = 0 if residual is None else residual
 
 
 class ErrorFeedback(UpdateMemory):
