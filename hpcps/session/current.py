@@ -62,11 +62,12 @@ def shutdown() -> None:
     """End the session; returns when all processes have ended theirs. The end of a script does this by itself."""
     global _current, _ended
     if _current is not None:
-        (session, ending), _current = _current, None
+        session, ending = _current
         _ended = isinstance(session, StepSession) or session.size > 1
         try:
-            ending.shutdown()
+            ending.shutdown()  # what awaits the last results looks for the session
         finally:
+            _current = None
             if not _ended:  # others may still read the memory of this process
                 session.leave()
 

@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import random
+import time
 
 import pytest
 from forked import fork
@@ -194,6 +195,24 @@ def test_a_step_returns_at_once_and_a_module_waits_for_its_own_parameters_only()
             looked.set()
         first(x)
         assert not torch.equal(first.weight, before[0])
+
+    fork(2, body)
+
+
+def test_the_end_of_the_session_waits_for_the_last_step():
+    def body():
+        model = nn.Linear(WIDTH, WIDTH)
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1.0), model.named_parameters())
+        bps.CrossBarrier(model, optimizer)
+        for step in range(2):
+            optimizer.zero_grad()
+            if step == 1 and bps.rank() == 0:
+                time.sleep(1.0)
+            model(torch.ones(2, WIDTH)).sum().backward()
+            before = model.weight.detach().clone()
+            optimizer.step()
+        bps.shutdown()
+        assert not torch.equal(model.weight, before)
 
     fork(2, body)
 
