@@ -38,6 +38,8 @@ from hpcps.launch.script import prepare_script, run_of
 from hpcps.registry import active
 
 PROCESSES = SERVERS = 4
+LIMIT = 900.0
+"""The seconds that the turns of one measurement may take."""
 MANY = 1.5
 """The highest ratio of 200 tensors of 4 KB to one of 800 KB."""
 OUTSIDE, IMAGES = {"DDP": 0.6, "mpi4py": 1.0}, 0.97
@@ -83,7 +85,7 @@ def measure(
             words = [*network.enter(network.names[0]), *launch.command]
         launch.job.plan_file.parent.mkdir(parents=True)
         launch.write()
-        if problem := run_together([Command(words, launch.environment(), "mpirun")], folder / "logs", 300.0):
+        if problem := run_together([Command(words, launch.environment(), "mpirun")], folder / "logs", LIMIT):
             raise MeasurementError(problem)
         found: Columns = json.loads(file.read_text())
     return found

@@ -1,15 +1,15 @@
 """Measure priorities and the cross barrier of people's own scripts (`hpcps.torch`) between hosts.
 
-    .venv/bin/python benchmarks/scheduling.py [--quick] [--only tensors model slow_links] [--output benchmarks/results]
+    .venv/bin/python benchmarks/scheduling.py [--quick] [--only tensors model small_model] [--output benchmarks/results]
 
-Each of four workers and four servers is on a host of its own (a network namespace). Links have 1 Gbit/s, with which two
-cores are the limit of an exchange; in `slow_links` they have 0.25 Gbit/s, and are the limit themselves:
+Each of four workers and four servers is on a host of its own (a network namespace). Links have 1 Gbit/s:
 
 - `tensors`: 20 tensors of 64 MB in all, the last layer's begun first: when the first layer's result is there in all
   processes, and when all results are, with priorities and without them and without a bound of the bytes on their way;
-- `model` and `slow_links`: a step of a network like VGG, whose last layers are large, with CrossBarrier, with
-  DistributedOptimizer, and with DistributedDataParallel over gloo. Computing is a timed wait in each layer; together
-  they take as long as an exchange of all gradients.
+- `model`: a step of a network with as many parameters in each layer as VGG 16, whose last layers are large, with
+  CrossBarrier, with DistributedOptimizer, and with DistributedDataParallel over gloo. Computing is a timed wait in each
+  layer; together they take as long as an exchange of all gradients;
+- `small_model`: the same with a ninth of the parameters, so that what each tensor and each message takes weighs more.
 
 Without `--output` the report is only printed.
 """
@@ -27,10 +27,10 @@ from hosts import Network
 from machine import Others, description
 from own_script import PROCESSES, SERVERS, Columns, measure
 from processes import MeasurementError, NotHereError, clean_up_on_sigterm
-from scheduling_rank import WITHIN
+from scheduling_rank import CONNECTED, CONVOLUTIONS, SMALL, WITHIN
 
-GIGABITS, SLOW = 1.0, 0.25
-"""The speeds of links."""
+GIGABITS = 1.0
+"""The speed of links."""
 FIRST, WHOLE = 0.5, 1.05
 """The highest ratios of the time of the first layer's result, and of all, with priorities to that without."""
 STEP, PEER = 0.87, 0.7
@@ -38,8 +38,8 @@ STEP, PEER = 0.87, 0.7
 PROGRAM = Path(__file__).with_name("scheduling_rank.py")
 
 
-def _measured(what: str, turns: int, gigabits: float = GIGABITS) -> Columns:
-    with Network(PROCESSES + SERVERS, gigabits) as network:
+def _measured(what: str, turns: int) -> Columns:
+    with Network(PROCESSES + SERVERS, GIGABITS) as network:
         return measure(what, turns, SERVERS, network, PROGRAM)
 
 
@@ -62,18 +62,19 @@ def _ratio(found: Columns, what: str) -> float:
 
 
 def model(turns: int) -> tuple[Columns, list[Bar]]:
-    """A step of a network whose last layers are large, with links of 1 Gbit/s."""
-    return _steps(turns, GIGABITS)
+    """A step of a network as large as VGG 16."""
+    return _steps("model", turns, 1)
 
 
-def slow_links(turns: int) -> tuple[Columns, list[Bar]]:
-    """A step of a network whose last layers are large, with links of 0.25 Gbit/s."""
-    return _steps(turns, SLOW)
+def small_model(turns: int) -> tuple[Columns, list[Bar]]:
+    """A step of a network with a ninth of the parameters of VGG 16."""
+    return _steps("small_model", turns, SMALL)
 
 
-def _steps(turns: int, gigabits: float) -> tuple[Columns, list[Bar]]:
-    found = _measured("model", turns, gigabits)
-    where = f"a network with large last layers, {PROCESSES} workers, {SERVERS} servers, {gigabits:g} Gbit/s"
+def _steps(what: str, turns: int, smaller: int) -> tuple[Columns, list[Bar]]:
+    found = _measured(what, turns)
+    megabytes = sum(elements // smaller for elements in (*CONVOLUTIONS, *CONNECTED)) * 4e-6
+    where = f"a network like VGG 16 of {megabytes:.0f} MB, {PROCESSES} workers, {SERVERS} servers, {GIGABITS:g} Gbit/s"
     return found, [
         Bar.at_most(
             f"a step with CrossBarrier beside {peer}, {where}",
@@ -87,7 +88,7 @@ def _steps(turns: int, gigabits: float) -> tuple[Columns, list[Bar]]:
 PARTS: dict[str, tuple[Callable[[int], tuple[Columns, list[Bar]]], int]] = {
     "tensors": (tensors, 7),
     "model": (model, 3),
-    "slow_links": (slow_links, 2),
+    "small_model": (small_model, 3),
 }
 """The parts, and the number of turns of each."""
 

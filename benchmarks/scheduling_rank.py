@@ -1,6 +1,6 @@
 """A process of `scheduling.py`, started by `hpcps launch`: measures exchanges, and writes the seconds of each turn.
 
-hpcps launch -n 4 --servers 4 python scheduling_rank.py tensors|model TURNS FILE
+hpcps launch -n 4 --servers 4 python scheduling_rank.py tensors|model|small_model TURNS FILE
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ TENSORS, ELEMENTS = 20, 1 << 24
 """The tensors that are begun at once, and the elements of all of them, 64 MB."""
 WITHIN = 0.01
 """The seconds within which they must begin."""
-CONVOLUTIONS = (2, 3, 5, 8, 12, 20, 35, 60, 100, 150, 200, 250, 260)
-CONNECTED = (12_200, 2_000, 500)
-"""The thousands of elements of the layers of a network like VGG 16, whose last layers have nine tenths of 63 MB."""
+CONVOLUTIONS = (1_792, 36_928, 73_856, 147_584, 295_168, 590_080, 590_080, 1_180_160, *(2_359_808,) * 5)
+CONNECTED = (102_764_544, 16_781_312, 4_097_000)
+"""The parameters of the layers of VGG 16, whose last layers have nine tenths of its 553 MB."""
+SMALL = 9
+"""How many times fewer parameters the layers of the small network have."""
 SHARE = 0.97
 """The share of computing that is for its convolutions, in equal parts."""
 BACKWARD = 2 / 3
@@ -85,27 +87,23 @@ class _Timed(torch.autograd.Function):
 
 
 class _Layer(torch.nn.Module):
-    """A layer with a number of elements.
+    """A layer that has a gradient.
 
     Attributes:
         seconds: how long its passes take together.
-        gradient: its gradient, in the same memory in each step, as an accelerator's allocator has it.
+        gradient: the gradient, in the same memory in each step, as an accelerator's allocator has it.
     """
 
     seconds = 0.0
 
-    def __init__(self, thousands: int) -> None:
+    def __init__(self, gradient: torch.Tensor) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1000 * thousands))
-        self.gradient = torch.ones(1000 * thousands)
+        self.weight = torch.nn.Parameter(torch.zeros_like(gradient))
+        self.gradient = gradient
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = _Timed.apply(x, self, self.weight)  # type: ignore[no-untyped-call]
         return result
-
-
-def _network() -> torch.nn.Sequential:
-    return torch.nn.Sequential(*map(_Layer, (*CONVOLUTIONS, *CONNECTED)))
 
 
 def _set_computing(model: torch.nn.Sequential, seconds: float) -> None:
@@ -116,14 +114,21 @@ def _set_computing(model: torch.nn.Sequential, seconds: float) -> None:
         layer.seconds = share * seconds
 
 
-def model(turns: int) -> Seconds:
+def model(turns: int, smaller: int = 1) -> Seconds:
     """Measure a step of a network whose last layers are large, and which computes as long as its exchange takes.
+
+    Args:
+        turns: the number of turns.
+        smaller: how many times fewer parameters its layers have than those of VGG 16.
 
     Returns:
         The seconds of a step on average over each turn, of the process in which it takes longest.
     """
     torch.distributed.init_process_group("gloo")
-    networks = {name: _network() for name in ("exchange", "DistributedOptimizer", "CrossBarrier", "DDP with gloo")}
+    # They take turns, so they have one gradient for each layer.
+    gradients = [torch.ones(elements // smaller) for elements in (*CONVOLUTIONS, *CONNECTED)]
+    names = ("DistributedOptimizer", "CrossBarrier", "DDP with gloo")
+    networks = {name: torch.nn.Sequential(*map(_Layer, gradients)) for name in names}
 
     def optimizer(name: str) -> Any:
         plain = torch.optim.SGD(networks[name].parameters(), lr=0.1)
@@ -150,9 +155,10 @@ def model(turns: int) -> Seconds:
             optimizers[name].synchronize()
         return seconds
 
-    exchange = _last({"exchange": [turn("exchange") for _ in range(1 + WARM_UP)]})["exchange"][0][-1]
+    exchanges = [turn("DistributedOptimizer") for _ in range(1 + WARM_UP)]
+    exchange = _last({"exchange": exchanges})["exchange"][0][-1]
     for name in called:
-        _set_computing(networks[name], exchange if name != "exchange" else 0.0)
+        _set_computing(networks[name], exchange)
     spent: dict[str, list[float]] = {name: [] for name in called}
     for number in range(WARM_UP + turns):
         for name in called:
@@ -162,13 +168,18 @@ def model(turns: int) -> Seconds:
     return {**_last(spent), "computing": [[exchange]]}
 
 
+def small_model(turns: int) -> Seconds:
+    """Measure a step as `model` does, with fewer parameters."""
+    return model(turns, smaller=SMALL)
+
+
 def _last(spent: dict[str, list[float]]) -> Seconds:
     """Return the seconds of the last process in each turn, by what was measured."""
     every = bps.allgather_object(spent)
     return {name: [[max(seconds) for seconds in zip(*(own[name] for own in every), strict=True)]] for name in spent}
 
 
-TASKS: dict[str, Callable[[int], Seconds]] = {"tensors": tensors, "model": model}
+TASKS: dict[str, Callable[[int], Seconds]] = {"tensors": tensors, "model": model, "small_model": small_model}
 
 
 def main() -> None:

@@ -146,11 +146,12 @@ def test_scheduling_compares_what_its_ranks_measure(program, monkeypatch, tmp_pa
             for mode, scale in zip(modes, (1, 2), strict=True)
         },
         "model": {kind: [[seconds]] for kind, seconds in zip(kinds, (2.0, 1.5, 3.0), strict=True)},
+        "small_model": {kind: [[seconds]] for kind, seconds in zip(kinds, (0.2, 0.16, 0.32), strict=True)},
     }
-    monkeypatch.setattr(scheduling, "_measured", lambda what, turns, gigabits=1.0: found[what])
+    monkeypatch.setattr(scheduling, "_measured", lambda what, turns: found[what])
     assert program("scheduling", "--quick", "--output", tmp_path) == 0
     measured = [bar.measured for bar in bars.read(tmp_path, "scheduling")]
-    assert measured == ["0.50", "0.50", *(2 * ["0.75", "0.50"])]
+    assert measured == ["0.50", "0.50", "0.75", "0.50", "0.80", "0.50"]
     assert "| CrossBarrier | 1500 | 1500 |" in (tmp_path / "scheduling.md").read_text()
 
 
