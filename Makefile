@@ -169,7 +169,7 @@ oldest-torch: .venv-oldest-torch/.ready
 
 .venv-oldest-torch/.ready: setup.cfg
 	$(PYTHON) -m venv --clear .venv-oldest-torch
-	.venv-oldest-torch/bin/pip install -q -e '.[torch,digits,mpich,pslite,kernels,dev]' 'torch~=2.2.0' 'numpy<2' 'pyarrow<20'
+	.venv-oldest-torch/bin/pip install -q -e '.[torch,digits,mpich,pslite,kernels,dev]' 'torch~=2.3.0' 'numpy<2' 'pyarrow<20'
 	@touch $@
 
 # Tests that take minutes, and variations of other tests.

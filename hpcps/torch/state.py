@@ -156,17 +156,8 @@ def _allgather(store: PrefixStore, mine: int, count: int, timeout: float) -> Cal
         try:
             store.wait(keys, limit)
         except RuntimeError as error:
-            missing = ", ".join(f"worker-{rank}" for rank in range(count) if not _is_set(store, keys[rank]))
+            missing = ", ".join(f"worker-{rank}" for rank in range(count) if not store.check([keys[rank]]))
             raise LaunchError(f"worker-{mine} waited {timeout:g} s for {missing} to call init()") from error
         return [store.get(key) for key in keys]
 
     return allgather
-
-
-def _is_set(store: PrefixStore, key: str) -> bool:
-    """Return whether a key is set, as `Store.check` does, which torch 2.2 does not have."""
-    try:
-        store.wait([key], timedelta(seconds=1))
-    except RuntimeError:
-        return False
-    return True

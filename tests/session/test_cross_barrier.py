@@ -124,8 +124,9 @@ def train(model, kind, barrier, draw, steps=4):
         if draw.random() < 0.2:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     optimizer.synchronize() if barrier else None
-    state = [value for _, each in sorted(optimizer.state_dict()["state"].items()) for value in each.values()]
-    return [*seen, *(p.detach() for p in model.parameters()), *(torch.as_tensor(value) for value in state)]
+    found = [value for _, each in sorted(optimizer.state_dict()["state"].items()) for value in each.values()]
+    state = [torch.as_tensor(value) for value in found if value is not None]
+    return [*seen, *(p.detach() for p in model.parameters()), *state]
 
 
 def compare(seeds, blocks=None):

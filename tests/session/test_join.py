@@ -31,7 +31,11 @@ from hpcps.transport.process_group import LostError  # noqa: E402
 
 LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PALS_", "SLURM_", "HPCPS_")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PUSH = "print(bps.size(), bps.push_pull(torch.full((2,), 1.0 + bps.rank()), average=False).tolist(), flush=True)\n"
+# One write: the output of processes is not buffered, and would be mixed.
+PUSH = (
+    "import sys\nsum = bps.push_pull(torch.full((2,), 1.0 + bps.rank()), average=False).tolist()\n"
+    "sys.stdout.write(f'{bps.size()} {sum}\\n')\nsys.stdout.flush()\n"
+)
 TASK = """
 import os, sys
 import numpy as np

@@ -1353,6 +1353,9 @@ def test_models_with_the_hook_have_an_exchange_each(rule, buckets, together):
 
 
 @pytest.mark.thorough
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.3."), reason="its DistributedDataParallel broadcasts none over gloo"
+)
 def test_the_hook_combines_complex_gradients():
     class Model(torch.nn.Module):
         def __init__(self):
@@ -1438,12 +1441,15 @@ def test_an_error_in_the_hook_ends_the_session_in_all_processes(state, given, re
 
 def test_sharded_tensors_are_refused():
     sharding = pytest.importorskip("torch.distributed.tensor")
+    if not hasattr(sharding, "distribute_tensor"):
+        pytest.skip("this torch has no public DTensor")
 
     def body():
         import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
 
         dist.init_process_group("gloo")
-        mesh = sharding.init_device_mesh("cpu", (2,))
+        mesh = init_device_mesh("cpu", (2,))
         model = torch.nn.Linear(4, 4)
         model.weight = torch.nn.Parameter(sharding.distribute_tensor(model.weight.detach(), mesh))
         sgd = torch.optim.SGD(model.parameters(), lr=1.0)
