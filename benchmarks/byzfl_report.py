@@ -116,7 +116,7 @@ def _draw(results: Results, rule: str, path: Path) -> bool:
     facts = f"{settings.data}, 10 honest workers, {settings.steps} steps"
     figure = draw_heat_map(
         FigureData("ByzFL's benchmark", "", (), (), {}, "", facts),
-        f"{rule} after clipping and nnm: final accuracy under the worst attack{{below}}",
+        f"{rule} after clipping and nnm: accuracy under the worst attack{{below}}",
         np.array(values),
         [[min(one.values())[1] if one else "" for one in row] for row in found],
         [f"gamma = {gamma:g}" for gamma in GAMMAS],
