@@ -44,7 +44,8 @@ class Resume:
         self._coordinator = str(roster.coordinator)
         # The validators that may be lost, and the local steps of a round of such a run.
         self._validators = roster.all_validators() if run.survive.validators else ()
-        self._steps = run.train.steps_per_round if self._validators else 0
+        self._synchronous = run.train.mode == "sync"
+        self._steps = run.train.steps_per_round if self._validators and self._synchronous else 0
         self.parts: dict[Peer, CheckpointPart] = {}
 
     def find(
@@ -94,7 +95,7 @@ class Resume:
             part = self._part_of_lost(position, peer)
         else:
             part = self._checkpoints.read(position, str(peer))
-        if peer not in self._validators:
+        if peer not in self._validators or not self._synchronous:
             return part
         # It serves its own workers again. Another one may have served them, and knows what they owe.
         there = (str(other) for other in self._validators if self._checkpoints.has(position, str(other)))
@@ -102,11 +103,19 @@ class Resume:
         return replace(part, state=replace(part.state, facts={**part.state.facts, "quorum": owed}))
 
     def _part_of_lost(self, position: int, peer: Peer) -> CheckpointPart:
-        """Return the part of a lost process: a worker goes on where its combiner says, a validator at the round."""
+        """Return the part of a lost process.
+
+        A worker goes on where its combiner says; a validator at the round, in an asynchronous run where server 0 says.
+        """
         combiner = SERVER_0 if self._validators else self._roster.combiners_of(peer.index)[0]
         part = self._checkpoints.read(position, str(combiner))
         facts: dict[str, Any]
-        if peer.role == "validator":
+        if peer.role == "validator" and not self._synchronous:
+            known = part.state.facts
+            place = known["positions"].get(str(peer))
+            steps = place["data"][0] if place else 0
+            facts = {"position": place, "lost": known["evaluated"], "positions": known["positions"]}
+        elif peer.role == "validator":
             known, steps = part.state.facts, position * self._steps
             facts = {"round": position, "lost": known["evaluated"], "positions": known["positions"]}
         else:

@@ -81,7 +81,8 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
         resources = replace(resources, replicas=replicas_of(run))
     if incarnation:
         role = make_training_role(run, peer, trainer, resources)
-        assert isinstance(role, (SyncWorker, AsyncWorker, SyncValidator)), "a run survives the loss of no other roles"
+        able = (SyncWorker, AsyncWorker, SyncValidator, AsyncValidator)
+        assert isinstance(role, able), "a run survives the loss of no other roles"
         return Replacement(role, run, Roster.of(run).deciders_of(run, peer), incarnation)
     return make_training_role(run, peer, trainer, resources)
 

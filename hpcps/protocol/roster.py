@@ -99,8 +99,12 @@ class Roster:
         return (Peer("validator", worker % self.validators),) if self.validators else self.all_servers()
 
     def possible_combiners_of(self, run: Run, worker: int) -> tuple[Peer, ...]:
-        """The roles that combine a worker's update, also while other validators are lost."""
-        return self.all_validators() if run.survive.validators else self.combiners_of(worker)
+        """The roles that combine a worker's update, also while other validators are lost.
+
+        In an asynchronous run nobody waits for a worker that waits for the replacement of its validator.
+        """
+        others_serve = run.survive.validators and run.train.mode == "sync"
+        return self.all_validators() if others_serve else self.combiners_of(worker)
 
     def deciders_of(self, run: Run, peer: Peer) -> tuple[Peer, ...]:
         """The roles one of which lets the replacement of a worker or validator take part."""

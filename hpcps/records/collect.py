@@ -39,7 +39,7 @@ from hpcps.spec.tree import get
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
     *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps", "callback"),
-    *("audits", "excluded", "lost", "replaced", "serves", "closed", "paused"),
+    *("audits", "excluded", "lost", "replaced", "serves", "submitted", "sent_again", "closed", "paused"),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""

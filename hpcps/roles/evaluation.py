@@ -11,7 +11,7 @@ import numpy as np
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import EvaluationRecorded, Flag, Message, Peer, Statistics
 from hpcps.protocol.received import Malformed, Received
-from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.evaluation_job import EvaluationJob, evaluating
@@ -108,8 +108,8 @@ class Evaluations:
         self._reestimate = batchnorm == "reestimated"
         remote = run.topology.evaluators and peer == roster.coordinator
         self.client = EvaluatorClient(peer, allocate) if remote else None
-        # Those that tell the replacement of a lost coordinator what is recorded.
-        self._told = roster.all_servers() if run.survive.validators else ()
+        # Who tells the replacement of a lost coordinator what is recorded.
+        self._told = (SERVER_0,) if run.survive.validators else ()
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None
         self._then: Continuation | None = None

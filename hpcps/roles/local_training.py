@@ -323,4 +323,5 @@ class LocalTraining:
         elif self._run.train.mode == "async":
             # The checkpoint may be written inside a cycle, which counts as over if its steps are done.
             self.round = self._trainer.steps_done // self._run.train.steps_per_round
-        self.on(Trigger.RESUMED)
+        if self.stage is Stage.STARTING:  # a replacement may be told twice where it begins
+            self.on(Trigger.RESUMED)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpcps.numerics.state import Position, State
 from hpcps.protocol.messages import Flag, ModelPartition, ModelReply, Peer, TakePart
 from hpcps.protocol.received import Lost, Received, Replaced
-from hpcps.roles.events import Effect, Event, Record, Send, SetDeadline, Start
+from hpcps.protocol.roster import Roster
+from hpcps.roles.events import Effect, Event, Finish, Record, Send, SetDeadline, Start
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.spec.schema import Run
 
 
 class Positions:
-    """Where each worker of a combiner was after its last answer that entered the model, for its replacement."""
+    """Where each worker, or validator, was after its last answer that entered the model, for its replacement."""
 
     def __init__(self) -> None:
         self._sent: dict[Peer, Position] = {}
@@ -59,22 +60,28 @@ def record_loss(lost: Lost, **fields: object) -> Record:
     return Record("lost", {"process": str(lost.peer), "cause": lost.cause, **fields, "ago": ago})
 
 
-def admit(replaced: Replaced, first: int, position: Position | None, evaluated: int = 0) -> Iterator[Effect]:
+def admit(
+    replaced: Replaced, first: int, position: Position | None, evaluated: int = 0, **served: Any
+) -> Iterator[Effect]:
     """Have a replacement take part.
 
     Args:
         replaced: the replacement.
         first: `TakePart.round`.
-        position: that of the lost worker.
+        position: that of the lost process.
         evaluated: `TakePart.evaluated`.
+        **served: the fields of `TakePart` about the workers of a validator.
     """
     yield Record("replaced", {"process": str(replaced.peer), "first": first})
-    yield take_part(replaced.peer, replaced.incarnation, first, position, evaluated)
+    yield take_part(replaced.peer, replaced.incarnation, first, position, evaluated, **served)
 
 
-def take_part(peer: Peer, incarnation: int, first: int, position: Position | None, evaluated: int = 0) -> Send:
-    """Return the message by which a replacement takes part."""
-    return Send(peer, TakePart(round=first, incarnation=incarnation, position=position, evaluated=evaluated))
+def take_part(
+    peer: Peer, incarnation: int, first: int, position: Position | None, evaluated: int = 0, **served: Any
+) -> Send:
+    """Return the message by which a replacement takes part; arguments as in `admit`."""
+    part = TakePart(round=first, incarnation=incarnation, position=position, evaluated=evaluated, **served)
+    return Send(peer, part)
 
 
 class ReplaceableRole(Protocol):
@@ -112,14 +119,17 @@ class Replacement(MessagingRole):
         super().__init__(role.peer, run)
         self.device = role.device
         self._role, self._deciders, self._incarnation = role, deciders, incarnation
+        self._coordinator = Roster.of(run).coordinator
         self._early: list[Event] = []
         self._first: int | None = None
-        self._has_model = False
+        # The partitions of models that the servers have sent it, and those of the last model.
+        self._models: set[tuple[Peer, int]] = set()
+        self._last: set[tuple[Peer, int]] = set()
 
     @property
     def round(self) -> int:
         """The round or cycle; 0 before the first model: nobody waits for the replacement."""
-        return self._role.round if self._has_model else 0
+        return self._role.round if self._models else 0
 
     def restore(self, state: State) -> None:
         """It begins where its predecessor was, and resumes from no checkpoint."""
@@ -128,8 +138,8 @@ class Replacement(MessagingRole):
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Received(source, TakePart() as part) if source in self._deciders:
-                if part.incarnation == self._incarnation and self._first is None:
-                    yield from self._begin(part)
+                if part.incarnation == self._incarnation:
+                    yield from self._begin(part) if self._first is None else self._begin_again(part)
             case _ if self._first is not None:
                 yield from self._take(event, self._first)
             case Start():
@@ -142,15 +152,42 @@ class Replacement(MessagingRole):
         self._role.take_place(part)
         early, self._early = self._early, []
         for each in (Start(), *early):
-            yield from self._take(each, part.round)
+            for effect in self._take(each, part.round):
+                yield effect
+                if isinstance(effect, Finish):
+                    return  # the run is over
+
+    def _begin_again(self, part: TakePart) -> Iterator[Effect]:
+        """Begin where another decider says, if the first one was lost before the servers had its request."""
+        if not self._models:
+            self._first = part.round
+            self._role.take_place(part)
+        yield from ()
 
     def _take(self, event: Event, first: int) -> Iterator[Effect]:
         """Take an event as the role, without the models that were for a predecessor."""
         match event:
-            case Received(_, ModelPartition() as model) if model.round < first:
-                return
-            case Received(_, ModelReply() as reply) if reply.request < first and Flag.LAST not in reply.flags:
-                return
-            case Received(_, ModelPartition() | ModelReply()):
-                self._has_model = True
+            case Received(source, ModelPartition() as model):
+                if model.round < first or self._is_old(source, model.partition, model.flags):
+                    return
+            case Received(source, ModelReply() as model):
+                # The request of the last model is the coordinator's.
+                numbered = Flag.LAST not in model.flags or self.peer == self._coordinator
+                if (numbered and model.request < first) or self._is_old(source, 0, model.flags):
+                    return
         yield from self._role.handle(event)
+
+    def _is_old(self, server: Peer, partition: int, flags: Flag) -> bool:
+        """Return whether a partition of a model was for a predecessor; else take note of it.
+
+        The first model of each server is whole. A predecessor may have got a difference of the same round, or the same
+        model, which a server sends again to a replacement of the coordinator that evaluates the last one.
+        """
+        if Flag.DIFFERENCE in flags and not any(source == server for source, _ in self._models):
+            return True
+        if Flag.LAST in flags and (server, partition) in self._last:
+            return True
+        self._models.add((server, partition))
+        if Flag.LAST in flags:
+            self._last.add((server, partition))
+        return False

@@ -187,6 +187,8 @@ ASYNC_SERVER = _table(
     (_S.STARTING, _T.INITIAL_MODEL, _S.SERVING, "sends everyone the model"),
     (_S.SERVING, _T.SUSPENSION_DUE, _S.SUSPENDING, "writes its part of the checkpoint, ends"),
     (_S.SERVING, _T.ROUNDS_OVER, _S.FINISHED, "sends the last model, saves its shard, ends"),
+    (_S.SERVING, _T.EVALUATION_DUE, _S.STOPPING, "sends the last model"),
+    (_S.STOPPING, _T.ROUNDS_OVER, _S.FINISHED, "saves its shard, ends, once the evaluation is recorded"),
 )  # fmt: skip
 
 TABLES = {

@@ -38,6 +38,7 @@ class Worker(TrainingRole):
         """Prepare a worker that sends its updates to `combiners`."""
         self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
         self._packed: Packed | None = None
+        self._beginning: Position | None = None  # a replacement may be told twice where it begins
         super().__init__(peer, run, trainer, resources, inbox)
 
     @property
@@ -58,9 +59,11 @@ class Worker(TrainingRole):
             position: that of the lost worker after its last answer that entered a round, see `Update`; None if none
                 did.
         """
-        if position is not None:
-            self._trainer.go_to(position["data"])
-            self._packer.go_to(position)
+        if self._beginning is None:
+            self._beginning = self.position()
+        if (place := position or self._beginning) is not None:
+            self._trainer.go_to(place["data"])
+            self._packer.go_to(place)
         self._training.resume(round, 0)
 
     def position(self) -> Position | None:

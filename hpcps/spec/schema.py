@@ -262,8 +262,9 @@ class Survive(Config):
     )
     validators: bool = Field(
         False,
-        description="With `workers`: the run goes on without a validator that is lost. The others serve its workers "
-        "until its replacement does; if there are none, its workers wait for it.",
+        description="With `workers`: the run goes on without a validator that is lost. In a synchronous run the others "
+        "serve its workers until its replacement does. If there are none, or in an asynchronous run, its workers wait "
+        "for the replacement.",
     )
     min_workers: PositiveInt | None = Field(
         None,

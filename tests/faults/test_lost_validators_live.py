@@ -10,6 +10,7 @@ from fault_runs import Play, assert_quiet
 from running_processes import within
 from test_killed_and_replayed import kill
 from test_lost_workers_live import (
+    ASYNCHRONOUS,
     SURVIVING,
     assert_stops_whole,
     kill_and_replace,
@@ -45,6 +46,31 @@ def assert_replayed(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert status == 0, f"{said.out}\n{said.err}"
     assert " are equal, and the final model (" in said.out
+
+
+def assert_all_are_served(play: Play) -> None:
+    """Entries of each worker follow."""
+    before, workers = len(lines(play, "applied")), {"worker-0", "worker-1", "worker-2"}
+    within(60, lambda: workers <= {line["reader"] for line in lines(play, "applied")[before:]}, "all workers")
+
+
+def test_the_workers_of_an_asynchronous_run_go_on_with_the_replacement(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play = start(*TWO, *ASYNCHRONOUS, "--set", "checkpoint.rounds=400")
+    play.until("validator-1")
+    for name in ("validator-1", "validator-0"):
+        os.kill(pid_of(play, name), signal.SIGKILL)
+        until_replaced(play, name)
+        assert_all_are_served(play)
+    assert lost_validators(play) == ["validator-1", "validator-0"]
+    evaluated = len(lines(play, "evaluation", "validator-0"))
+    within(60, lambda: len(lines(play, "evaluation", "validator-0")) > evaluated + 1, "further evaluations")
+    assert_stops_whole(play)
+    assert_evaluated_once(play)
+    capsys.readouterr()
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 1 attempt are equal" in capsys.readouterr().out
 
 
 def test_another_validator_serves_until_the_replacement_does(

@@ -77,6 +77,8 @@ RARE = {
         ("Server, synchronous", stage, Trigger.EVALUATION_DUE)
         for stage in (Stage.STARTING, Stage.GATHERING, Stage.CHECKPOINTING)
     ),
+    ("Server, asynchronous", Stage.SERVING, Trigger.EVALUATION_DUE),
+    ("Server, asynchronous", Stage.STOPPING, Trigger.ROUNDS_OVER),
 }
 """Lines that these runs need not take: a run with a policy crashes after the checkpoint of its last round, and
 validators are lost in `tests/survive` only."""

@@ -72,10 +72,15 @@ class Combiner:
         return f"open: waits for {', '.join(map(str, collector.waiting_for)) or 'nobody'}"
 
 
+OF_ASYNCHRONOUS = ("requests", "begun", "positions")
+"""The fields of `TakePart` for validators of asynchronous runs."""
+
+
 def said(effect):
     match effect:
         case Send(to, message):
-            fields = {name: value for name, value in vars(message).items() if name not in ("flags", "values")}
+            ours = {name: value for name, value in vars(message).items() if name not in ("flags", "values")}
+            fields = {name: value for name, value in ours.items() if name not in OF_ASYNCHRONOUS}
             return f"to {to}: {type(message).__name__} {fields}"
         case Record(event, fields):
             return f"records {event}: {fields}"

@@ -166,7 +166,8 @@ class ReplayDriver(RoleDriver):
     def go_on(self) -> bool:
         """Handle an event after the last one that a killed process recorded, if any is available; see `step`.
 
-        Which one comes first makes no difference to what the worker of a synchronous run sends.
+        Which one comes first makes no difference to what the worker of a synchronous run sends. In an asynchronous run
+        a process that may be lost writes a line before what it sends depends on that.
         """
         self._goes_on = True
         try:

@@ -9,7 +9,9 @@
 """
 
 from hpcps.protocol.messages.asynchronous import (
+    Admitted,
     ApplyUpdate,
+    EntryArrived,
     ModelReply,
     NoUpdate,
     Ordered,
@@ -79,6 +81,7 @@ __all__ = [
     "Abandon",
     "Abort",
     "Absent",
+    "Admitted",
     "Alive",
     "AllJoined",
     "ApplyUpdate",
@@ -95,6 +98,7 @@ __all__ = [
     "Credit",
     "Declare",
     "Description",
+    "EntryArrived",
     "Evaluate",
     "Evaluated",
     "EvaluationRecorded",

@@ -90,8 +90,9 @@ class SubmittedEntry(Message):
             is the reader itself: `number` is also that of its request.
         worker: from a validator: the index of the worker that reads the model; None if the validator itself does. Also
             None from a worker.
-        position: with `survive.workers` and without validators, where the worker is after this entry, as in `Update`;
-            else None.
+        position: with `survive.workers` and without validators, or with `survive.validators`: where the reader is after
+            this entry, as in `Update`; of a validator that reads the model itself, the numbers under `data` alone. Else
+            None.
     """
 
     number: Annotated[int, HeaderField.ROUND]
@@ -148,6 +149,48 @@ class Stop(
     SubmittedEntry, code=9, kind="STOP", sender="coordinator", receiver="server", answer="ModelReply, to every reader"
 ):
     """The coordinator has finished its epochs; the last model has values for it alone."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EntryArrived(Message, code=56, kind="ARRIVED", sender="other servers", receiver="server 0", answer="Ordered"):
+    """With `survive.validators`: an entry of a validator has come here.
+
+    Server 0 gives no entry a place before all servers have it, so that a lost validator's update enters all shards or
+    none.
+
+    Attributes:
+        number: the validator's number of the entry.
+        validator: the index of the validator.
+        incarnation: the number of the process that has sent it: 0, or that of a replacement.
+    """
+
+    number: Annotated[int, HeaderField.ROUND]
+    validator: Annotated[int, HeaderField.INDEX]
+    incarnation: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Admitted(Message, code=57, kind="ADMITTED", sender="server 0", receiver="other servers"):
+    """With `survive.validators`: an entry of server 0, at which the replacement of a validator gets its first model.
+
+    The receiver drops the entries of the predecessor that have no place, and the replacement numbers its own from 1.
+    After the `Stop`, the replacement of the coordinator gets the last model.
+
+    Attributes:
+        validator: the index of the validator.
+        incarnation: the number of the replacement.
+        request: the number of the request that the model answers, which nobody sends.
+        position: the position of the entry in the log, from 1; after the `Stop`, that of the `Stop`.
+        version: that of the model, see `ModelReply`.
+        epoch: as in `Ordered`.
+    """
+
+    validator: Annotated[int, HeaderField.INDEX]
+    incarnation: Count
+    request: Annotated[int, HeaderField.ROUND]
+    position: int
+    version: int
+    epoch: Count
 
 
 def _pack(peer: Peer) -> tuple[int, int]:

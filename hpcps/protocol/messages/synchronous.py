@@ -283,15 +283,23 @@ class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="
         incarnation: the number of the replacement: 1 for the worker's first one. A message that has another number was
             for a predecessor, too.
         position: `Update.position` of the last answer of a predecessor that entered the model. None if none did:
-            the replacement begins with the first batch, and each random stream at its beginning. To a validator, whose
-            batches follow from the round, always None.
+            the replacement begins with the first batch, and each random stream at its beginning. None for a
+            validator of a synchronous run, whose batches follow from the round; in an asynchronous run as
+            `SubmittedEntry.position`.
         evaluated: to the replacement of the coordinator: how many epochs have a recorded evaluation; else 0.
+        requests: to a validator of an asynchronous run: the last requests of its workers that the servers have
+            answered, by the names of the workers. Else None.
+        begun: to such a validator: the numbers of those of their replacements that have got a model. Else None.
+        positions: to such a validator: their positions, as `Serve.positions`. Else None.
     """
 
     round: int
     incarnation: Annotated[int, HeaderField.INDEX]
     position: dict[str, list[int]] | None = None
     evaluated: int = 0
+    requests: dict[str, int] | None = None
+    begun: dict[str, int] | None = None
+    positions: dict[str, dict[str, list[int]]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -312,8 +320,12 @@ class Serve(Message, code=49, kind="SERVE", sender="server 0", receiver="validat
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EvaluationRecorded(Message, code=50, kind="RECORDED", sender="coordinator", receiver="servers"):
+class EvaluationRecorded(
+    Message, code=50, kind="RECORDED", sender="coordinator; server 0", receiver="server 0; other servers"
+):
     """With `survive.validators`: an evaluation is recorded. The servers end once that of the last epoch is.
+
+    Server 0, which the coordinator tells, tells the others.
 
     Attributes:
         epoch: the last epoch that it is of.

@@ -75,7 +75,7 @@ class LogEntry:
         epoch: the epochs of the submitter's own steps that are over, see `SubmittedEntry`.
         rate: the learning rate of the update's local step, for rules that compensate delays; else 0. An APPLY's is
             multiplied by alpha, as its payload is.
-        position: of a worker's entry, see `SubmittedEntry`.
+        position: where its reader is after it, see `SubmittedEntry`.
         incarnation: of a READ, see `Read`.
         mask: the blocks of this shard, or of the model at a validator, that `payload` holds.
         payload: float32, packed.
@@ -332,6 +332,22 @@ class Log:
         """Keep an entry until it is given its place."""
         self.count(entry)
         self._entries[entry.submitter].append(entry)
+
+    def first(self, submitter: Peer) -> LogEntry | None:
+        """Return the first entry of a submitter that has no place yet, on server 0; None if there is none."""
+        return self._entries[submitter][0] if self._entries[submitter] else None
+
+    def remove_first(self, submitter: Peer) -> None:
+        """Remove that entry, because it is given its place."""
+        self._entries[submitter].popleft()
+
+    def drop(self, submitter: Peer) -> None:
+        """Drop the entries of a lost submitter that have no place; its replacement numbers its entries from 1."""
+        placed = sum(place.submitter == submitter for place in self._places)
+        kept = self._entries[submitter]
+        while len(kept) > placed:
+            kept.pop()
+        self._numbers[submitter] = 0
 
     def order(self, place: LogPosition, flags: Flag) -> None:
         """Note the place that server 0 gave an entry; an entry of server 0 itself is a checkpoint."""

@@ -12,7 +12,10 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import (
+    Admitted,
     ApplyUpdate,
+    EntryArrived,
+    EvaluationRecorded,
     Flag,
     InitialModel,
     Message,
@@ -77,7 +80,15 @@ class AsyncServer(MessagingRole):
         self._incarnations: dict[Peer, int] = {}
         self._lost: dict[Peer, int] = {}
         self._positions = Positions()
-        self._early: list[Lost | Replaced] = []  # before the initial model
+        # With `survive.validators`: the last executed request of each reader, and the number of its last replacement
+        # that has got a model; the last entry of each validator that each other server has: first the number of the
+        # process that sent it, then its own; the epochs whose evaluations are recorded; the place of the `Stop`.
+        self._answered: dict[Peer, int] = {}
+        self._begun: dict[Peer, int] = {}
+        self._arrived: dict[tuple[Peer, Peer], tuple[int, int]] = {}
+        self._evaluated = 0
+        self._last: LogPosition | None = None
+        self._early: list[Event] = []  # before the initial model
         self._stages = StageMachine(ASYNC_SERVER)
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -97,27 +108,108 @@ class AsyncServer(MessagingRole):
                 yield from self._snapped(event)
             case Lost() | Replaced() if self._shard is not None:
                 yield from self._note_member(event, self._shard)
+            case Replaced(peer) if peer == self._roster.coordinator:
+                # It gives the initial model, and begins like its predecessor.
+                self._early = [each for each in self._early if not isinstance(each, Lost) or each.peer != peer]
+                self._incarnations[peer] = event.incarnation
+                yield from admit(event, 0, None) if self.peer == SERVER_0 else ()
             case Lost() | Replaced():
                 self._early.append(event)
 
     def _note_member(self, event: Lost | Replaced, shard: AsyncShard) -> Iterator[Effect]:
-        """Go on without a lost worker; without validators, admit its replacement, and send it the model."""
-        peer, decides = event.peer, not self._roster.validators
+        """Go on without a lost process; admit its replacement, unless its validator does so."""
+        peer, decides = event.peer, not self._roster.validators or event.peer.role == "validator"
         if isinstance(event, Lost):
             self._lost[peer] = self._incarnations.get(peer, 0)
+            if peer in self._log.submitters and self._roster.validators:
+                self._log.drop(peer)
             yield from (record_loss(event),) if decides else ()
+            if self._stages.stage is Stage.SERVING:
+                yield SetDeadline(self._waiting_for)
             yield from self._checkpoint.lose(peer)
             return
         self._incarnations[peer] = event.incarnation
-        if decides and self._stages.stage is Stage.SERVING:
+        if self.peer != SERVER_0:
+            # They learn from server 0 when it gets its first model, unless there is no entry yet.
+            if peer == self._roster.coordinator and not self._log.index:
+                yield Send(peer, shard.reply(peer, 0, self._log.here, whole=True))
+            return
+        if not decides:
+            return
+        if peer.role == "validator":
+            yield from self._admit_validator(event, shard)
+        elif self._stages.stage is Stage.SERVING:
             number = self._log.next_number(peer)
             yield from admit(event, number, self._positions.of(peer))
             entry = LogEntry(EntryKind.READ, peer, number, peer, number, incarnation=event.incarnation)
             yield from self._log_entry(entry, shard)
 
+    def _admit_validator(self, event: Replaced, shard: AsyncShard) -> Iterator[Effect]:
+        """Have the replacement of a validator take part; after the run only that of the coordinator, to evaluate."""
+        peer, stage = event.peer, self._stages.stage
+        if stage is not Stage.SERVING and (self._last is None or peer != self._roster.coordinator):
+            return
+        self._lost.pop(peer, None)
+        share = self._roster.share(peer)
+        request, serving = self._answered.get(peer, 0) + 1, stage is Stage.SERVING
+        evaluated = self._evaluated if peer == self._roster.coordinator else 0
+        yield from admit(
+            event, request, self._positions.of(peer), evaluated,
+            requests={str(worker): self._answered.get(worker, 0) for worker in share},
+            begun={str(worker): self._begun.get(worker, 0) for worker in share},
+            positions={name: each for name, each in self._positions.counted.items() if Peer.parse(name) in share},
+        )  # fmt: skip
+        entry = LogEntry(EntryKind.READ, peer, 0, peer, request, incarnation=event.incarnation)
+        place = self._last or self._log.place(entry, self._roster.coordinator)
+        admitted = Admitted(
+            validator=peer.index, incarnation=event.incarnation, request=request, position=place.index,
+            version=place.version, epoch=place.epoch,
+        )  # fmt: skip
+        for server in self._roster.all_servers()[1:]:
+            yield Send(server, admitted)
+        if serving:
+            yield from self._execute(entry, place, shard)
+            yield from self._checkpoint_when_due(due=self._checkpoint.wanted and not self._checkpoint.suspending)
+        else:
+            self._answered[peer] = request
+            yield self._last_model(peer, request, place, shard)
+
+    def _take_admitted(self, admitted: Admitted, shard: AsyncShard) -> Iterator[Effect]:
+        """Execute the entry at which the replacement of a validator begins, in its turn."""
+        peer = Peer("validator", admitted.validator)
+        if self._last is not None:
+            yield self._last_model(peer, admitted.request, self._last, shard)
+            return
+        self._log.drop(peer)
+        self._log.put(
+            LogEntry(EntryKind.READ, peer, 0, peer, admitted.request, incarnation=admitted.incarnation)
+        )  # fmt: skip
+        place = LogPosition(admitted.position, admitted.version, admitted.epoch, peer)
+        self._log.order(place, Flag.NONE)
+        yield from self._execute_ordered(shard)
+
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
-        if self._shard is None:
+        if source in self._lost and source.role == "validator":
+            return  # what others have had of it before they knew decides
+        if self._shard is None and self._run.survive.validators and not isinstance(message, InitialModel):
+            self._early.append(Received(source, message))  # server 0 may be ahead
+        elif self._shard is None:
             yield from self._initialise(source, message)
+        elif isinstance(message, InitialModel) and self._run.survive.validators:
+            return  # the replacement of the coordinator does not know who has it
+        elif isinstance(message, EvaluationRecorded) and source in (self._roster.coordinator, SERVER_0):
+            self._evaluated = max(self._evaluated, message.epoch)
+            for server in self._roster.all_servers()[1:] if self.peer == SERVER_0 else ():
+                yield Send(server, message)
+            yield from self._end_when_evaluated(self._shard)
+        elif self._stages.stage is Stage.STOPPING and not isinstance(message, Admitted):
+            return
+        elif isinstance(message, Admitted) and source == SERVER_0:
+            yield from self._take_admitted(message, self._shard)
+        elif isinstance(message, EntryArrived) and self.peer == SERVER_0:
+            validator = Peer("validator", message.validator)
+            self._arrived[source, validator] = (message.incarnation, message.number)
+            yield from self._place_arrived(self._shard)
         elif isinstance(message, Ordered) and source == SERVER_0:
             self._log.order(LogPosition.of(message), message.flags)
             yield from self._execute_ordered(self._shard)
@@ -154,7 +246,7 @@ class AsyncServer(MessagingRole):
         yield from self._checkpoint_when_due(due=self._checkpoint.wanted)
         early, self._early = self._early, []
         for event in early:
-            yield from self._note_member(event, shard)
+            yield from self.handle(event)
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -165,6 +257,8 @@ class AsyncServer(MessagingRole):
         """Return the model at this place of the log."""
         assert self._shard is not None, "there is no checkpoint before the first model"
         facts = {"layout": self._shard.table, "diverged": self._diverged}
+        if self._run.survive.validators:
+            facts["evaluated"] = self._evaluated
         parts = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
         if self._shard.stepper is not None:
             parts["optimizer"] = self._shard.stepper.state()
@@ -194,13 +288,17 @@ class AsyncServer(MessagingRole):
         if self._run.survive.workers:
             self._positions.restore(state.part("positions"))
         self._diverged = state.facts["diverged"]
+        self._evaluated = state.facts.get("evaluated", 0)
         self._log.restore(state.part("log"))
         self.round = self._log.index
 
     def _checkpoint_when_due(self, *, due: bool) -> Iterator[Effect]:
         """Put a checkpoint into the log if one is due, there is a model, and no checkpoint is under way."""
-        if not due or self._shard is None or self._checkpoint.open is not None:
+        if not due or self._shard is None or self._checkpoint.open is not None or self._last is not None:
             return
+        coordinator = self._roster.coordinator
+        if coordinator in self._lost and self._positions.of(coordinator) is None:
+            return  # other servers may lack the initial model, which its replacement gives them
         place = self._log.place(LogEntry.checkpoint(Flag.NONE), self._roster.coordinator)
         entry = LogEntry.checkpoint(self._checkpoint.begin(place.index, self._lost))
         for server in self._roster.all_servers()[1:]:
@@ -240,9 +338,6 @@ class AsyncServer(MessagingRole):
             except ValueError as error:
                 reason = str(error)
             else:
-                if entry.position is not None:
-                    self._positions.sent(source, entry.position)
-                    self._positions.count(source)
                 yield from self._log_entry(entry, shard)
                 return
         yield from self._refuse(source, reason)
@@ -267,12 +362,40 @@ class AsyncServer(MessagingRole):
             yield from self._log_entry(LogEntry(EntryKind.READ, source, number, source, number), self._shard)
 
     def _log_entry(self, entry: LogEntry, shard: AsyncShard) -> Iterator[Effect]:
+        others = self._roster.all_servers()[1:] if self._run.survive.validators else ()
         if self.peer != SERVER_0:
             self._log.put(entry.kept())
+            if others:
+                incarnation = self._incarnations.get(entry.submitter, 0)
+                arrived = EntryArrived(
+                    number=entry.number, validator=entry.submitter.index, incarnation=incarnation
+                )  # fmt: skip
+                yield Send(SERVER_0, arrived)
             yield from self._execute_ordered(shard)
-            return
+        elif others:
+            self._log.put(entry.kept())
+            yield from self._place_arrived(shard)
+        else:
+            self._log.count(entry)
+            yield from self._place(entry, shard)
+
+    def _place_arrived(self, shard: AsyncShard) -> Iterator[Effect]:
+        """Give their places, on server 0, to the entries that all servers have."""
+        others = self._roster.all_servers()[1:]
+        for submitter in self._log.submitters:
+            process = self._incarnations.get(submitter, 0)
+            while (entry := self._log.first(submitter)) is not None and self._stages.stage is Stage.SERVING:
+                least = (process, entry.number)
+                if any(self._arrived.get((server, submitter), (0, 0)) < least for server in others):
+                    break
+                self._log.remove_first(submitter)
+                yield from self._place(entry, shard)
+        if self._stages.stage is Stage.SERVING:
+            yield SetDeadline(self._waiting_for)
+
+    def _place(self, entry: LogEntry, shard: AsyncShard) -> Iterator[Effect]:
+        """Give an entry its place, on server 0, and execute it."""
         before = self._log.here.epoch
-        self._log.count(entry)
         if entry.kind in UPDATES and entry.base_version > self._log.version:
             yield rejection(
                 entry.reader, f"made from version {entry.base_version}, and the model is {self._log.version}"
@@ -297,8 +420,12 @@ class AsyncServer(MessagingRole):
     def _execute(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Execute an entry, and send its reader the model."""
         self.round = place.index
+        if entry.kind is not EntryKind.CHECKPOINT:
+            self._note_executed(entry)
         staleness = self._staleness(entry, place)
         fields: dict[str, object] = {}
+        if entry.incarnation and self._run.survive.validators:
+            fields = {"incarnation": entry.incarnation}
         applied = None
         if entry.kind in UPDATES:
             settings = self._run.asynchronous
@@ -325,7 +452,18 @@ class AsyncServer(MessagingRole):
             begins = entry.incarnation > 0
             if begins and self._lost.get(entry.reader, entry.incarnation) < entry.incarnation:
                 del self._lost[entry.reader]  # it has not been lost meanwhile
-            yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=begins))
+            if entry.request == self._answered[entry.reader]:  # else it is an update of a predecessor of the reader
+                yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=begins))
+
+    def _note_executed(self, entry: LogEntry) -> None:
+        """Note where its reader is now, for a replacement."""
+        # The update of a lost worker that waits at its validator comes after the entry at which its replacement begins.
+        self._answered[entry.reader] = max(entry.request, self._answered.get(entry.reader, 0))
+        if entry.incarnation:
+            self._begun[entry.reader] = entry.incarnation
+        if entry.position is not None:
+            self._positions.sent(entry.reader, entry.position)
+            self._positions.count(entry.reader)
 
     def _staleness(self, entry: LogEntry, place: LogPosition) -> int:
         """Return how often the model has changed since the version from which an update was made.
@@ -338,12 +476,26 @@ class AsyncServer(MessagingRole):
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""
-        self._stages.on(Trigger.ROUNDS_OVER)
         last = shard.reply(entry.reader, entry.request, place, last=True)
         for reader in self._roster.readers():
             yield Send(reader, last if reader == self._roster.coordinator else replace(last, values=last.values[:0]))
         if self.keeps_checkpoints:
             for adversary in self._roster.adversaries():
                 yield Send(adversary, RunEnds(round=place.index))
-        yield Save(f"final/{self.peer}", on_host(shard.model))
-        yield Finish()
+        self._last = place
+        if self._run.survive.validators:
+            self._stages.on(Trigger.EVALUATION_DUE)
+            yield SetDeadline((self._roster.coordinator,))
+        yield from self._end_when_evaluated(shard)
+
+    def _last_model(self, reader: Peer, request: int, place: LogPosition, shard: AsyncShard) -> Send:
+        """Return the last model for the replacement of the coordinator."""
+        return Send(reader, shard.reply(reader, request, place, last=True))
+
+    def _end_when_evaluated(self, shard: AsyncShard) -> Iterator[Effect]:
+        """End after the `Stop`, if the last evaluation is recorded: until then a replacement may need the model."""
+        survives = self._run.survive.validators
+        if self._last is not None and (not survives or self._evaluated >= self._run.train.epochs):
+            self._stages.on(Trigger.ROUNDS_OVER)
+            yield Save(f"final/{self.peer}", on_host(shard.model))
+            yield Finish()

@@ -10,17 +10,17 @@ from functools import partial
 from hpcps.aggregation.encoding import UpdateDecoder
 from hpcps.aggregation.outcomes import Acceptance, Tally
 from hpcps.aggregation.rule_state import RuleState
-from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import Kept
-from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, UpdateRequest, WriteCheckpoint
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.state import Kept, Position, State
+from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, TakePart, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
-from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
-from hpcps.roles.replacement import Positions, admit, record_loss
+from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Start
+from hpcps.roles.replacement import Positions, admit, record_loss, take_part
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
@@ -65,6 +65,9 @@ class AsyncValidator(TrainingRole):
         self._positions = Positions()
         # What became of workers before the first model: until then the servers take no entries.
         self._early: list[Lost | Replaced] | None = []
+        # The numbers of the replacements that have got a model; of this one's own as the coordinator, see `take_place`.
+        self._begun: dict[Peer, int] = {}
+        self._presents = False
         self._left = 0
         self._participants: list[int] = []
         self._absent: list[int] = []
@@ -75,6 +78,32 @@ class AsyncValidator(TrainingRole):
     def kept(self) -> Mapping[str, Kept]:
         kept: dict[str, Kept] = {"acceptance": self._acceptance, "rule": self._filter.kept}
         return kept | ({"positions": self._positions} if self._run.survive.workers else {})
+
+    def restore(self, state: State) -> None:
+        if "lost" in state.facts:  # it has no part of the checkpoint
+            facts = state.facts
+            part = TakePart(round=0, incarnation=0, position=facts["position"], evaluated=facts["lost"])
+            self.take_place(replace(part, requests={}, begun={}, positions=facts["positions"]))
+            self._presents = False  # the servers have their parts of the checkpoint
+        else:
+            super().restore(state)
+
+    def take_place(self, part: TakePart) -> None:
+        """Begin in the place of a lost validator: with its batches, and without the updates that it kept."""
+        if part.requests is None:
+            return  # the servers have no model yet
+        # Servers may lack the initial model: a coordinator that was lost has sent it to some only. All had it when an
+        # entry of the coordinator's own was executed.
+        self._presents = self._training.is_coordinator and part.position is None
+        if self._presents and self.steps_before_model:
+            self._trainer.train(self.steps_before_model)
+        if part.position is not None:
+            self._trainer.go_to(part.position["data"])
+        self._training.resume(0, part.evaluated)
+        self._log.request = part.round
+        self._requests |= {Peer.parse(name): request for name, request in part.requests.items()}
+        self._begun |= {Peer.parse(name): number for name, number in (part.begun or {}).items()}
+        self._positions.learn(part.positions or {})
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
@@ -89,6 +118,9 @@ class AsyncValidator(TrainingRole):
                 yield from self._training.take_checkpoint(due)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, str(self.peer)))
+            case Start() if self._presents:
+                yield from self.initial_messages(statistics=False)
+                yield from self._training.handle(event)
             case Lost() | Replaced() if event.peer in self._requests:
                 yield from self._note_member(event)
             case Lost() | Replaced():
@@ -132,6 +164,8 @@ class AsyncValidator(TrainingRole):
         if isinstance(message, NoUpdate) and self._accumulates:
             self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request))
             yield from self._handle_next()
+        elif request < expected and self._run.survive.validators:
+            return  # it was sent again, and to a predecessor of this validator before
         elif request < expected:
             yield rejection(source, f"a second or late message (of request {request})")
         elif request > expected:
@@ -163,8 +197,13 @@ class AsyncValidator(TrainingRole):
             self._lost.add(peer)
             yield record_loss(event)
             yield from self._handle_next()
+        elif event.incarnation <= self._begun.get(peer, 0):
+            # A predecessor of this validator has admitted it, but may have been lost before the worker heard of it.
+            self._lost.discard(peer)
+            yield take_part(peer, event.incarnation, self._requests[peer], self._positions.of(peer))
         else:
             self._lost.discard(peer)
+            self._begun[peer] = event.incarnation
             self._requests[peer] += 1
             for entry in self._queue:
                 if entry.reader == peer:
@@ -211,7 +250,7 @@ class AsyncValidator(TrainingRole):
         if entry.kind is EntryKind.ABSENT:
             self._absent.append(entry.reader.index)
             if self._answers(entry):
-                yield from self._log.submit(self._entry(EntryKind.READ, entry.reader, entry.request))
+                yield from self._submit(self._entry(EntryKind.READ, entry.reader, entry.request), entry.position)
             yield from self._handled()
         else:
             self._training.on(Trigger.UPDATES_COMPLETE)
@@ -225,13 +264,25 @@ class AsyncValidator(TrainingRole):
         kind = EntryKind.APPLY if filtered.applied.any() else EntryKind.READ
         parts = self._log.cut(self._filter.update, filtered.applied) if kind is EntryKind.APPLY else None
         entry = self._entry(kind, update.reader, update.request, update.base_version)
-        yield from self._log.submit(replace(entry, rate=filtered.rate), parts)
+        yield from self._submit(replace(entry, rate=filtered.rate), update.position, parts)
         if filtered.rejected.any():
             yield not_finite(update.reader, filtered.rejected)
         self._participants.append(update.reader.index)
         self._tally.add(filtered.tally)
         self._training.on(Trigger.COMBINED)
         yield from self._handled()
+
+    def _submit(
+        self, entry: LogEntry, position: Position | None, parts: list[tuple[Mask, Vector]] | None = None
+    ) -> Iterator[Effect]:
+        """Submit an entry; a record line before says what had come until then, if this process may be lost.
+
+        The line `round` does so for the entry of a refresh.
+        """
+        if self._run.survive.validators:
+            entry = replace(entry, position=position)
+            yield Record("submitted", entry.fields())
+        yield from self._log.submit(entry, parts)
 
     def _handled(self) -> Iterator[Effect]:
         self._left -= 1
@@ -246,7 +297,10 @@ class AsyncValidator(TrainingRole):
         training.round += 1
         kind = EntryKind.STOP if training.over else EntryKind.READ
         training.on(Trigger.ROUNDS_OVER if training.over else Trigger.ALL_HANDLED)
-        yield from self._log.submit(self._entry(kind, self.peer, self._log.request + 1))
+        entry = self._entry(kind, self.peer, self._log.request + 1)
+        if self._run.survive.validators:
+            entry = replace(entry, position={"data": list(self._trainer.position())})
+        yield from self._log.submit(entry)
         yield from self._log.ask()
 
     @property

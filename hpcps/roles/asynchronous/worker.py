@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, TakePart, UpdateRequest, WriteCheckpoint
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.stages import ASYNC_WORKER, Trigger
+from hpcps.roles.stages import ASYNC_WORKER, Stage, Trigger
 from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
@@ -38,6 +38,7 @@ class AsyncWorker(Worker):
         self._adversary = AdversaryClient(peer, run, self._packer)
         self._schedule = schedule_of(run, peer.role, peer.index) if run.filter.compares_with else None
         self._rate = 0.0
+        self._sent: UpdateRequest | NoUpdate | None = None
 
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
@@ -50,6 +51,8 @@ class AsyncWorker(Worker):
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self.refuse(event.source, unwanted(event, str(self.peer)))
+            case Replaced(peer):
+                yield from self._send_again() if peer == self._validator else ()
             case Idle():
                 yield from self._training.begin_steps()
             case _:
@@ -104,7 +107,7 @@ class AsyncWorker(Worker):
         if not packed.parts:
             # What the worker has trained so far goes into its next update, unless it waits for a model.
             position = self.position() if self._settings.absent == "reset" else None
-            yield Send(self._validator, NoUpdate(request=request, position=position))
+            yield from self._send(self._validator, NoUpdate(request=request, position=position))
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
             update = UpdateRequest(
@@ -115,7 +118,18 @@ class AsyncWorker(Worker):
                 position=self.position(),
                 values=part.payload,
             )
-            yield Send(part.combiner, update)
+            yield from self._send(part.combiner, update)
+
+    def _send(self, validator: Peer, message: UpdateRequest | NoUpdate) -> Iterator[Effect]:
+        self._sent = message
+        yield Send(validator, message)
+
+    def _send_again(self) -> Iterator[Effect]:
+        """Send what waits for an answer to the replacement of the validator, which knows whether it is answered."""
+        waits = self._training.stage is Stage.WAITING_FOR_MODEL and not self._training.inbox.complete
+        if self._validator is not None and self._sent is not None and waits and self._sent.request == self._log.request:
+            yield Record("sent_again", {"request": self._sent.request})  # before, as this process may be lost, too
+            yield Send(self._validator, self._sent)
 
     def _send_to_servers(self, packed: Packed, request: int) -> Iterator[Effect]:
         """Have the servers filter the update; a worker that sends nothing but wants the model reads it."""

@@ -209,8 +209,10 @@ class SyncServer(MessagingRole):
                 return
             self._ahead.append(message)
             yield from self._combine_when_ready(self._known)
-        elif isinstance(message, EvaluationRecorded) and source == self._roster.coordinator:
+        elif isinstance(message, EvaluationRecorded) and source in (self._roster.coordinator, SERVER_0):
             self._evaluated = max(self._evaluated, message.epoch)
+            for server in self._roster.all_servers()[1:] if self.peer == SERVER_0 else ():
+                yield Send(server, message)
             if self._stages.stage is Stage.STOPPING:
                 yield from self._finish_when_evaluated(self._known)
         elif isinstance(message, InitialModel) and self._run.survive.validators:

@@ -284,7 +284,6 @@ def _survive_validators(run: Run) -> Iterator[Need]:
     path = ("survive", "validators")
     yield Need(path, "survivors", "needs workers = true, too: set that, or leave it out")
     yield Need(path, "validators", "there are none: use a validator, or leave it out")
-    yield Need(path, "rounds", "an asynchronous run does not survive the loss of a validator: leave it out")
     if run.topology.evaluators:
         message = "the evaluator answers the process that has sent it a model, not a replacement: use evaluators = 0"
         yield Need(path, "", message, (("topology", "evaluators"),))
@@ -403,7 +402,7 @@ def _weights(run: Run) -> Iterator[Need]:
         message = f"server 0 counts the steps that {run.train.policy.kind if run.train.policy else ''} allows, and no "
         message += "other process that combines updates knows them: use validators = 0 and servers = 1"
         yield Need(path, "", message, (STEPS, VALIDATORS, SERVERS))
-    if run.survive.validators:
+    if run.survive.validators and run.train.mode == "sync":
         message = "a validator counts as much as its workers, and who serves a worker changes when one is lost: "
         yield Need(path, "", f"{message}leave it out", (("survive", "validators"),))
     if run.train.policy and weights == "steps" and "rule" in run.attack.needs:
