@@ -122,11 +122,18 @@ def test_all_wait_for_the_replacement_of_the_only_validator(
     assert_replayed(play, capsys)
 
 
-@pytest.mark.parametrize(("seconds", "epochs"), [(5.0, 300), pytest.param(20.0, 1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("mode", "seconds", "epochs"),
+    [
+        pytest.param((), 5.0, 300, id="few"),
+        pytest.param((), 20.0, 1000, id="many", marks=pytest.mark.soak),
+        pytest.param(ASYNCHRONOUS, 20.0, 1000, id="asynchronous", marks=pytest.mark.soak),
+    ],
+)
 def test_validators_and_workers_that_are_killed_again_and_again(
-    seconds: float, epochs: int, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+    mode: tuple[str, ...], seconds: float, epochs: int, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play = start(*TWO, "--set", "survive.after=2", "--set", f"train.epochs={epochs}")
+    play = start(*TWO, *mode, "--set", "survive.after=2", "--set", f"train.epochs={epochs}")
     play.until("validator-0")
     assert kill(play, random.Random(7), seconds, (0.3, 1.5), "worker|validator") > 2
     assert play.end(300) == 0, play.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,9 @@ class ReplayDriver(RoleDriver):
         self._inbox = inbox
         self._replace = replace
         self._goes_on = False
+        # How often the role was told that each process is lost, and how many lines of its record say so in all.
+        self._told: Counter[str] = Counter()
+        self._lost_lines: dict[str, int] = {}
         # The clock counts the moments at which messages come; imposed times end when the record says so.
         self._moments = 0
         super().__init__(role, inbox, record, directory, clock=lambda: float(self._moments), keep=_ALL, ordered=True)
@@ -110,9 +113,7 @@ class ReplayDriver(RoleDriver):
         if name == TIMER:
             return self._timer()
         if name.startswith(LOST):
-            lines = self.attempt.following("lost")
-            of_it = (line["cause"] for line in lines if f"{LOST}{line.get('process')}" == name)
-            return self._opened(Lost(Peer.parse(name.removeprefix(LOST)), str(next(of_it, ""))))
+            return self._opened(Lost(Peer.parse(name.removeprefix(LOST)), self._cause(name)))
         if name.startswith(REPLACED):
             process, _, number = name.removeprefix(REPLACED).partition(" ")
             peer, incarnation = Peer.parse(process), int(number)
@@ -130,6 +131,15 @@ class ReplayDriver(RoleDriver):
             return None
         self._moments += not name.startswith(SAME)
         return self._opened(arrival)
+
+    def _cause(self, name: str) -> str:
+        """Return why a process was lost, which the role may record only after the next loss of the process."""
+        causes = [
+            str(line["cause"]) for line in self.attempt.following("lost") if f"{LOST}{line.get('process')}" == name
+        ]
+        told, written = self._told[name], self._lost_lines.setdefault(name, len(causes)) - len(causes)
+        self._told[name] += 1
+        return causes[min(told - written, len(causes) - 1)] if causes else ""
 
     def _timer(self) -> Event | None:
         event = self._alarms.pop()
