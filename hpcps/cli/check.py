@@ -252,8 +252,12 @@ def _losses(run: Run) -> str:
         needed = f"; a round needs {least} workers, or waits"
     if not run.survive.validators:
         return f"{lost} is replaced{needed}; any other lost process ends the run"
-    others = "others serve the workers of" if run.topology.validators > 1 else "all wait for the replacement of"
-    return f"{lost} is replaced{needed}; {others} a lost validator; any other lost process ends the run"
+    others = "the workers of a lost validator wait for its replacement"
+    if run.train.mode == "sync" and run.topology.validators > 1:
+        others = "others serve the workers of a lost validator"
+    elif run.train.mode == "sync":
+        others = "all wait for the replacement of a lost validator"
+    return f"{lost} is replaced{needed}; {others}; any other lost process ends the run"
 
 
 def _sending(run: Run) -> str:

@@ -89,9 +89,11 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
 
 def replicas_of(run: Run) -> Replicas | None:
     """Return what the roles of a process share for audits; None for a run without them."""
+    if not run.audits:
+        return None
     from hpcps.training.build import build_trainer  # here, because it imports the framework
 
-    return Replicas(partial(build_trainer, run)) if run.audits else None
+    return Replicas(partial(build_trainer, run))
 
 
 def role_facts(run: Run, role: Role) -> dict[str, object]:

@@ -3,10 +3,12 @@
 import pytest
 from executed import lines, run_here
 from interrupted import play, play_through
+from small_experiment import small_experiment
 from survive.test_crashes_with_losses import of_checkpoint
 from survive.test_lost_async_workers import asynchronous
 from survive.test_lost_workers import STEP, drawn_costs, drawn_failures
 
+from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
 from hpcps.seeds import generator
 from hpcps.spec.checks import contradictions
@@ -223,3 +225,12 @@ def test_a_checkpoint_has_no_part_of_a_lost_validator(tmp_path):
     assert "validator-1" not in of_checkpoint(tmp_path, int(position.name))
     assert play(run, tmp_path)
     assert RunDirectory(tmp_path).done
+
+
+def test_check_says_what_becomes_of_lost_validators(tmp_path, capsys):
+    file = tmp_path / "file.toml"
+    keys = {"topology.validators": 2, "train.mode": "async", "validation.rule.kind": "naive_async"}
+    survives = {"survive.workers": True, "survive.validators": True, "transport.kind": "inproc"}
+    file.write_text(small_experiment("file", {**keys, **survives}))
+    assert main(["check", str(file)]) == 0
+    assert "; the workers of a lost validator wait for its replacement; any other lost" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from hpcps.execution.account import REPLACED, SKIPPED
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver, ReplayedEvaluations
 from hpcps.execution.replay.mail import Mail, Member
 from hpcps.execution.resume import Resume, restore_role
-from hpcps.execution.role_factory import make_role, role_facts
+from hpcps.execution.role_factory import make_role, replicas_of, role_facts
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
@@ -23,6 +23,7 @@ from hpcps.records.evaluation import DIED
 from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.evaluator import EvaluatorRole
+from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
 
@@ -55,6 +56,7 @@ class Processes:
         self._starts: list[Start] = []
         self._run, self._directory, self._position = run, directory, position
         self._roster = roster = Roster.of(run)
+        self._resources = Resources(replicas=replicas_of(run))
         self.attempts = {(peer, each.incarnation): each for peer, several in attempts.items() for each in several}
         scale = run.simulation.model_scale if isinstance(run.simulation, Modelled) else 1.0
         skipped = {member: dict(_skipped(attempt)) for member, attempt in self.attempts.items()}
@@ -92,7 +94,7 @@ class Processes:
         """Start a process that has a record, from its part of the checkpoint if it began the attempt."""
         (peer, incarnation), attempt = member, self.attempts[member]
         directory, part = self._directory, None
-        role = make_role(self._run, peer, incarnation=incarnation)
+        role = make_role(self._run, peer, self._resources, incarnation)
         if isinstance(role, EvaluatorRole):
             role.evaluations = ReplayedEvaluations(role.evaluations, attempt.following(DIED))
         if incarnation:
