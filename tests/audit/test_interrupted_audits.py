@@ -1,6 +1,7 @@
 """Runs with audits that are interrupted, also between a round and its audits, end as if nothing had happened."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -47,6 +48,28 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
     (status,) = SweepProgress([tmp_path / "cut"]).poll()
     assert sorted(line["worker"] for line in status.excluded) == sorted(worker for worker, _, _ in whole[1])
+
+
+def is_over(folder, round):
+    """Return whether a round of a run is over."""
+    return any(line.get("round") == round and line["event"] == "round" for line in records(folder, "server-0"))
+
+
+@pytest.mark.parametrize("case", ["honest", "two-validators"])
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_a_run_that_is_stopped_at_checkpoints_ends_as_if_nothing_had_happened(case, share, tmp_path):
+    """In the round of the stop, too, workers are audited; they end after it."""
+    run = audited(validation={"audit": {"share": share}}, checkpoint={"every": 0}, **CASES[case])
+    assert play(run, tmp_path / "whole")
+    for round in (1, 3):
+        assert not play(run, tmp_path / "cut", stop=partial(is_over, tmp_path / "cut", round))
+    assert play(run, tmp_path / "cut")
+    starts = [line for line in records(tmp_path / "cut", "validator-0") if line["event"] == "start"]
+    assert [line.get("continues") is not None for line in starts] == [False, True, True]
+    whole, cut = (found(tmp_path / name, run.topology.validators) for name in ("whole", "cut"))
+    assert whole == cut
+    assert whole[0]
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
 
 
 def test_due_audits_of_an_earlier_version_are_left_out():

@@ -45,9 +45,9 @@ def applied_steps(folder, worker):
 
 def assert_consistent(run, folder):
     """Servers agree, each request has one entry, no step is applied twice, and each epoch is evaluated."""
-    evaluated = [line["epoch"] for line in lines(folder, "validator-0", "evaluation")]
-    assert {*evaluated} == {*range(1, run.train.epochs + 1)}
-    assert evaluated == sorted(evaluated), "a replacement repeats at most the last one, of which no server knew"
+    evaluated = [(line["round"], line["epoch"]) for line in lines(folder, "validator-0", "evaluation")]
+    assert {epoch for _, epoch in evaluated} == {*range(1, run.train.epochs + 1)}
+    assert evaluated == sorted(evaluated), "a replacement repeats at most the last evaluation, of which no server knew"
     keys = ("entry", "version", "kind", "submitter", "number", "reader", "request")
     orders = [
         [tuple(line[key] for key in keys) for line in lines(folder, f"server-{server}", "applied")]

@@ -36,9 +36,9 @@ def assert_consistent(run, folder, read=lines):
 
     `read` reads the lines of a process and an event.
     """
-    evaluated = [line["epoch"] for line in read(folder, "validator-0", "evaluation")]
-    assert {*evaluated} == {*range(1, run.train.epochs + 1)}
-    assert evaluated == sorted(evaluated), "a replacement repeats at most the last one, of which no server knew"
+    evaluated = [(line["round"], line["epoch"]) for line in read(folder, "validator-0", "evaluation")]
+    assert {epoch for _, epoch in evaluated} == {*range(1, run.train.epochs + 1)}
+    assert evaluated == sorted(evaluated), "a replacement repeats at most the last evaluation, of which no server knew"
     servers = range(run.topology.servers)
     rounds = [[line["round"] for line in read(folder, f"server-{s}", "round")] for s in servers]
     assert all(each == list(range(len(each))) for each in rounds)

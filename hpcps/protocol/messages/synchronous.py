@@ -130,6 +130,8 @@ class AuditRequest(Message, code=54, kind="AUDIT", sender="validator", receiver=
 class AuditedState(Message, code=55, kind="AUDITED", sender="worker", receiver="its validator"):
     """With audits: the state of a worker before its local steps of a round, see `Commitments`.
 
+    Before the run stops at a checkpoint all workers send it after their updates, without being asked.
+
     Attributes:
         round: the round.
         steps: the number of its local steps.

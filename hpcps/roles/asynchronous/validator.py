@@ -20,7 +20,7 @@ from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Start
-from hpcps.roles.replacement import Positions, admit, record_loss, take_part
+from hpcps.roles.replacement import Positions, admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
@@ -200,7 +200,7 @@ class AsyncValidator(TrainingRole):
         elif event.incarnation <= self._begun.get(peer, 0):
             # A predecessor of this validator has admitted it, but may have been lost before the worker heard of it.
             self._lost.discard(peer)
-            yield take_part(peer, event.incarnation, self._requests[peer], self._positions.of(peer))
+            yield from admit(event, self._requests[peer], self._positions.of(peer))
         else:
             self._lost.discard(peer)
             self._begun[peer] = event.incarnation

@@ -141,6 +141,7 @@ class Auditor:
         self._transcripts: dict[Peer, Transcript] = {}
         self._asked: dict[Peer, AuditedState | None] | None = None
         self._owing: set[Peer] = set()
+        self._early: dict[Peer, AuditedState | None] = {}
         # The model of a round whose audits are due, what decides on the learning rate, and these audits.
         self._model: Vector = np.zeros(0, np.float32)
         self._epoch: int | None = None
@@ -176,19 +177,25 @@ class Auditor:
             if isinstance(answer, Update):
                 transcript.add(answer.partition, answer.mask, answer.values)
 
-    def ask(self, round: int, *, last: bool) -> Iterator[Effect]:
+    def ask(self, round: int, *, last: bool, suspends: bool) -> Iterator[Effect]:
         """Once in a round, when all answers have come: ask the drawn workers for their states.
 
         Args:
             round: the round.
             last: whether no round follows, so that nobody can be excluded any more.
+            suspends: whether the run stops at a checkpoint after the round. All workers hand over their states then
+                without being asked, and end.
         """
         if self._asked is not None:
             return
         drawn = [] if last else [worker for worker in self._share if self.draws(worker, round)]
         self._asked, self._owing = dict.fromkeys(drawn), set(drawn)
+        early, self._early = self._early, {}
         for worker in drawn:
-            yield Send(worker, AuditRequest(round=round))
+            if not suspends:
+                yield Send(worker, AuditRequest(round=round))
+            elif worker in early:
+                self.take(worker, early[worker])
 
     @property
     def waiting_for(self) -> tuple[Peer, ...]:
@@ -197,7 +204,9 @@ class Auditor:
 
     def take(self, source: Peer, state: AuditedState | None) -> None:
         """Take the state of a worker, or that what it sent in place of the state cannot be used."""
-        if source in self._owing and self._asked is not None:
+        if self._asked is None:
+            self._early[source] = state
+        elif source in self._owing:
             self._owing.discard(source)
             self._asked[source] = state
 
@@ -223,7 +232,7 @@ class Auditor:
         if self._audits:
             self._model, self._epoch = model.copy(), epoch
         self._commitments |= self._coming
-        self._coming, self._transcripts = {}, {}
+        self._coming, self._transcripts, self._early = {}, {}, {}
 
     # Audits
 

@@ -15,6 +15,7 @@ from hpcps.protocol.messages import (
     AuditedState,
     CombinedUpdate,
     Credit,
+    Flag,
     ModelPartition,
     Peer,
     ProbeStep,
@@ -213,7 +214,8 @@ class SyncValidator(TrainingRole):
         collector, auditor = self._collector, self._auditor
         yield SetDeadline(collector.waiting_for)
         if auditor is not None and collector.ready and collector.current == collector.total - 1:
-            yield from auditor.ask(self.round, last=self._training.is_last)
+            suspends = Flag.SUSPEND in self._training.flags
+            yield from auditor.ask(self.round, last=self._training.is_last, suspends=suspends)
             if auditor.waiting_for:
                 yield SetDeadline(auditor.waiting_for)
                 return

@@ -187,3 +187,6 @@ class SyncWorker(Worker):
         if self._packed is None:
             return
         yield Record("round", self._training.record_fields() | self._packed.fields())
+        if self._commitments is not None and Flag.SUSPEND in self._training.flags:
+            # It ends, and could not answer a request.
+            yield Send(self._receivers[0], self._commitments.hand_over(self.round))
