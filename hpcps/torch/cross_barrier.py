@@ -13,6 +13,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from hpcps.errors import SpecError
 from hpcps.session.current import session
@@ -54,6 +55,58 @@ class _Hook:
         return _Hook, ()
 
 
+_VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")
+"""The properties of a tensor that read its values."""
+
+
+class _Reads(TorchFunctionMode):
+    """Waits in forward passes for the parameters that a function of torch reads, whichever module calls it.
+
+    Some modules read parameters of others, such as MultiheadAttention those of its `out_proj`. While a mode is active,
+    torch takes no fast paths; they have other bits, and are for passes without gradients, which wait for all before.
+    """
+
+    def __init__(self, barrier: _CrossBarrier) -> None:
+        """Take the optimizer whose updates are awaited."""
+        super().__init__()
+        self._barrier = barrier
+        self._depth, self._active = 0, False
+
+    def begin(self, _: torch.nn.Module) -> None:
+        """Begin with the outermost module; end when nothing is to be awaited."""
+        if torch.compiler.is_compiling():
+            return
+        self._depth += 1
+        needed = bool(self._barrier._updates) and torch.is_grad_enabled()
+        if needed and self._depth == 1:
+            self._active = True
+            self.__enter__()  # type: ignore[no-untyped-call]
+        elif not needed:
+            self._leave()
+
+    def end(self, _: torch.nn.Module) -> None:
+        """End with the outermost module."""
+        if self._depth and not torch.compiler.is_compiling():
+            self._depth -= 1
+            if not self._depth:
+                self._leave()
+
+    def _leave(self) -> None:
+        if self._active:
+            self._active = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ != "__get__" or getattr(getattr(func, "__self__", None), "__name__", "") in _VALUES:
+            given = [*args, *kwargs.values()]
+            each = [part for value in given for part in (value if isinstance(value, (tuple, list)) else (value,))]
+            self._barrier._await_parameters([value for value in each if isinstance(value, Tensor)])
+        return func(*args, **kwargs)
+
+
 @dataclass(frozen=True)
 class _Update:
     """The update of the parameters of a bucket, which waits for their gradients.
@@ -72,8 +125,6 @@ class _CrossBarrier(GradientExchanger):
 
     _updates: dict[GradientBucket | SparseGradient, _Update]
     _read_by: dict[torch.nn.Module, list[Tensor]]
-    _called: set[torch.nn.Module]
-    _outside: dict[Tensor, None]
     _steps_left: int | None
 
     def synchronize(self) -> None:
@@ -112,7 +163,6 @@ class _CrossBarrier(GradientExchanger):
             raise SpecError(f"the hooks of a step see all gradients and parameters at once: {_INSTEAD}")
         self._finish(list(self._updates))  # of parameters that the script has not used since
         check_exchanged(self, self._gradients.names, self._known)
-        self._note_outside()
         for bucket in self._gradients.begin():
             bucket.taken = True
             gradients = {parameter: parameter.grad for parameter in bucket.parameters}
@@ -170,27 +220,21 @@ class _CrossBarrier(GradientExchanger):
         Without gradients, as in an evaluation, fast paths of torch read the parameters of other modules, too.
         """
         if torch.is_grad_enabled():
-            self._called.add(module)
-            self._finish(self._buckets_of([*self._read_by[module], *self._outside]) if self._updates else [])
+            self._await_parameters(self._read_by[module])
         else:
             self._finish(list(self._updates))
 
     def _await(self, module: torch.nn.Module) -> None:
         """Wait for the parameters of a module, before they are saved or loaded."""
-        self._finish(self._buckets_of(self._read_by[module]))
+        self._await_parameters(self._read_by[module])
+
+    def _await_parameters(self, parameters: Iterable[Tensor]) -> None:
+        """Wait for parameters."""
+        self._finish(self._buckets_of(parameters) if self._updates else [])
 
     def _buckets_of(self, parameters: Iterable[Tensor]) -> list[GradientBucket | SparseGradient]:
         buckets = dict.fromkeys(self._gradients.bucket_of(p) for p in parameters if p in self._gradients.names)
         return [bucket for bucket in buckets if bucket in self._updates]
-
-    def _note_outside(self) -> None:
-        """Note the parameters that a backward pass has reached although no module that has them was called.
-
-        Some other module has read them, such as MultiheadAttention those of its `out_proj`. All modules wait for them.
-        """
-        called = {parameter for module in self._called for parameter in self._read_by[module]}
-        self._outside |= dict.fromkeys(p for p in self._gradients.names if p.grad is not None and p not in called)
-        self._called.clear()
 
     def _finish(self, buckets: Iterable[GradientBucket | SparseGradient]) -> None:
         """Wait for gradients, and update their parameters.
@@ -232,7 +276,7 @@ def CrossBarrier(  # noqa: N802
 
     Args:
         model: the model. A parameter that other modules read than its own, as the `out_proj` of MultiheadAttention, is
-            awaited by all modules: the first step finds them. Modules must be called, not their `forward`.
+            awaited where a function of torch reads it. Modules must be called, not their `forward`.
         optimizer: what `DistributedOptimizer` returns, of SGD, Adam, AdamW, RMSprop or Adagrad; create schedulers of
             its learning rate afterwards.
         num_steps: the steps of the script; the last one, and those after it, wait for their end.
@@ -258,14 +302,18 @@ def CrossBarrier(  # noqa: N802
     optimizer.__class__ = type(kind.__name__, (_CrossBarrier, kind), {})
     gradients.prioritize()
     barrier: Any = optimizer
-    barrier._updates, barrier._called, barrier._outside, barrier._steps_left = {}, set(), {}, num_steps
+    barrier._updates, barrier._steps_left = {}, num_steps
     barrier._read_by = {module: own for module, own in modules.items() if own or module is model}
-    watch, wait = _Hook(barrier._watch), _Hook(barrier._await)
+    watch, wait, reads = _Hook(barrier._watch), _Hook(barrier._await), _Reads(barrier)
     for module in barrier._read_by:
         # Before hooks of others, as those with which weight_norm computes a weight from its parameters.
         module.register_forward_pre_hook(watch, prepend=True)
         module.register_state_dict_pre_hook(wait)
         module._register_load_state_dict_pre_hook(wait, with_module=True)
+    begin, end = _Hook(reads.begin), _Hook(reads.end)
+    for module in modules:
+        module.register_forward_pre_hook(begin, prepend=True)
+        module.register_forward_hook(end, always_call=True)
     session().expect(_finished(ref(barrier)))
     return barrier
 

@@ -218,6 +218,47 @@ def test_the_end_of_the_session_waits_for_the_last_step():
     fork(2, body)
 
 
+class LanguageModel(nn.Module):
+    """Reads the weights of a layer before it calls the layer; from its third call on also those of another one."""
+
+    def __init__(self, words=4096, width=600):
+        super().__init__()
+        self.body, self.head, self.calls = nn.Linear(width, width), nn.Linear(width, words, bias=False), 0
+
+    def forward(self, words):
+        self.calls += 1
+        found = nn.functional.embedding(words, self.head.weight)
+        if self.calls > 2:
+            found = found + torch.stack([self.body.weight.T, self.body.weight]).mean(dim=(0, 1))
+        return self.head(torch.tanh(self.body(found)))
+
+
+def test_parameters_that_are_read_outside_before_their_module_is_called_are_awaited():
+    """Each of the layers has a bucket of its own."""
+
+    def train(crosses):
+        torch.manual_seed(0)
+        model = LanguageModel()
+        optimizer = torch.optim.SGD(model.parameters(), 50.0, momentum=0.9)
+        optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+        optimizer = bps.CrossBarrier(model, optimizer) if crosses else optimizer
+        torch.manual_seed(bps.rank() + 1)
+        for _ in range(4):
+            words = torch.randint(4096, (64,))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(words), words).backward()
+            optimizer.step()
+        if crosses:
+            optimizer.synchronize()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    def body():
+        for plain, crossed in zip(train(False), train(True), strict=True):
+            assert torch.equal(plain, crossed)
+
+    fork(2, body)
+
+
 def test_parameters_that_are_read_before_their_update_are_an_error():
     def body():
         model = nn.Linear(WIDTH, WIDTH)
