@@ -63,7 +63,7 @@ def init(timeout: float = TIMEOUT, *, alone: bool = False, credit: int | None = 
         alone: whether this process exchanges nothing, although a launcher may know of others.
         credit: the bytes of large arrays that this process has on their way to other hosts at a time, from one
             partition, 786432; further ones wait, the most urgent first. 0: no bound. By default the number of
-            partitions in BytePS's variable `BYTEPS_SCHEDULING_CREDIT`, which servers read too, or 4 MiB.
+            partitions in BytePS's variable `BYTEPS_SCHEDULING_CREDIT`, which servers read too, or two.
 
     Raises:
         SpecError: `credit` or the variable cannot be used.
