@@ -69,6 +69,8 @@ def _introduction(data: Found) -> Iterator[str]:
         "[peers.json](../benchmarks/results/peers.json). A test fails when a result of hpcps on these inputs changes, "
         "or when a rule or an attack is missing here.",
         "",
+        "[ByzFL's benchmark, side by side](../benchmarks/results/byzfl.md) compares trainings by ByzFL and by hpcps.",
+        "",
         "## The libraries",
         "",
         "| Library | Version | |",

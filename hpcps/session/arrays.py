@@ -58,7 +58,7 @@ class ArrayExchanges:
 
     def init(self, timeout: float, alone: bool, credit: object = None) -> None:
         """Join the other processes of the script; see `hpcps.numpy.init`."""
-        begin(self.front_end, lambda: join_nobody(timeout, Copies()) if alone else _join(timeout), credit)
+        begin(self.front_end, timeout, lambda limit: join_nobody(limit, Copies()) if alone else _join(limit), credit)
 
     def push_pull(
         self,

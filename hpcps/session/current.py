@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from numbers import Real
 from operator import index
 from typing import Any
 
@@ -20,17 +21,18 @@ _front_end = ""
 _ended = False
 
 
-def begin(front_end: str, join: Callable[[], Session], credit: object = None) -> None:
+def begin(front_end: str, timeout: object, join: Callable[[float], Session], credit: object = None) -> None:
     """Join the other processes of the script; without effect if this process has joined them.
 
     Args:
         front_end: the module whose tensors the session copies.
-        join: joins them, and returns the session.
+        timeout: the seconds in which they must join.
+        join: joins them in so many seconds, and returns the session.
         credit: the bytes that this process has on their way; see `checked_credit`.
 
     Raises:
         LaunchError: they have ended their session.
-        SpecError: the credit cannot be used.
+        SpecError: the timeout or the credit cannot be used.
         RunError: this process has joined them with another front end.
     """
     global _current, _front_end
@@ -40,12 +42,24 @@ def begin(front_end: str, join: Callable[[], Session], credit: object = None) ->
     if _ended:
         raise LaunchError("init() after shutdown(): a script joins the other processes only once")
     with messages():
-        bound = checked_credit(credit)
-    session = join()
+        bound, seconds = checked_credit(credit), _checked_timeout(timeout)
+    session = join(seconds)
     session.limit(bound)
     if isinstance(session, StepSession) or session.size > 1:
         os.environ[JOINED] = str(os.getpid())
     _current, _front_end = (session, ScriptEnding(session)), front_end
+
+
+def _checked_timeout(timeout: object) -> float:
+    """Return seconds.
+
+    Raises:
+        SpecError: they are no positive number.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0:
+        remedy = "give a number of seconds, such as init(timeout=600)"
+        raise SpecError(f"the timeout of init() is {timeout!r:.50}: {remedy}")
+    return float(timeout)
 
 
 def check_front_end(name: str) -> None:

@@ -106,10 +106,12 @@ def _alie_leaves_the_mean(run: Run) -> Iterator[Problem]:
     for members, f in _combiners(run):
         if 0 < f < len(members) and (z := quantile(len(members), f)) <= 0:
             effect = "it sends the mean" if z == 0 else "its updates are on the other side of the mean"
+            if type(attack) is not Alie:
+                effect = "most of what it sends is " + ("the mean" if z == 0 else "on the other side of the mean")
             yield Problem(
                 ("attack", "z"),
-                f"alie has z = {z:.3g} for f = {f} of {len(members)} updates, so {effect}: use more attackers, or a "
-                "number such as 1.5",
+                f"{attack.kind} has z = {z:.3g} for f = {f} of {len(members)} updates, so {effect}: use more "
+                "attackers, or a number such as 1.5",
                 (("attack", "rate"), WORKERS),
             )
             return

@@ -69,6 +69,7 @@ class Gradients:
             raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
         for parameter, name in names.items():
             check_whole(name, parameter)
+        self._prioritized = False
         self._priorities = dict.fromkeys(names, 0)
         groups, name = list(_grouped(list(names))), ""
         self.whole = is_whole(reduction, rule_of(reduction, size()))
@@ -105,6 +106,7 @@ class Gradients:
 
         A step that waits for all gradients gains nothing by it, and loses the order in which they are computed.
         """
+        self._prioritized = True
         self._priorities = {parameter: -place for place, parameter in enumerate(self.names)}
         for bucket in self._buckets.values():
             bucket.priority = self._priority_of(bucket)
@@ -277,10 +279,12 @@ class Gradients:
         """
         changed = [self.names[parameter] for bucket in buckets for parameter in bucket.finish()]
         if changed:
+            instead = "call optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"
+            if self._prioritized:  # for CrossBarrier
+                instead = "use DistributedOptimizer without CrossBarrier"
             raise self.failed(
                 f"{len(changed)} of {len(self.names)} gradients, such as {changed[0]}, changed between backward() and "
-                "step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, call "
-                "optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"
+                f"step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, {instead}"
             )
 
 

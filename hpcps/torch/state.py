@@ -51,7 +51,7 @@ def init(
             partitions in BytePS's variable `BYTEPS_SCHEDULING_CREDIT`, which servers read too, or two.
 
     Raises:
-        SpecError: `credit` or the variable cannot be used.
+        SpecError: `timeout`, `credit` or the variable cannot be used.
         LaunchError: the processes cannot reach each other, they have ended their session, or there may be others of
             which this process does not know: a child of multiprocessing, of fork or of a process that has joined
             others must say to which it belongs.
@@ -60,7 +60,7 @@ def init(
     if not is_initialized():
         _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
         _alone = alone
-    begin(FRONT_END, lambda: join_nobody(timeout, TensorCopies()) if alone else _join(timeout), credit)
+    begin(FRONT_END, timeout, lambda limit: join_nobody(limit, TensorCopies()) if alone else _join(limit), credit)
 
 
 def is_asynchronous() -> bool:

@@ -157,6 +157,12 @@ def test_what_there_is_before_init():
         bps.push_pull(np.ones(2))
 
 
+@pytest.mark.parametrize("timeout", ["600", [0, 1], -1, 0, True, float("nan")])
+def test_a_timeout_that_is_no_positive_number_is_refused(timeout):
+    with pytest.raises(SpecError, match=r"the timeout of init\(\) is .*: give a number of seconds"):
+        bps.init(timeout, alone=True)
+
+
 def test_a_credit_of_less_than_a_partition_is_refused(monkeypatch):
     with pytest.raises(SpecError, match=r"credit is 4096: give the bytes .*, at least 786432, .* or 0 for no bound"):
         bps.init(alone=True, credit=4096)

@@ -671,6 +671,7 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
         ("", ["validation.rule.kind=trimmed_mean", "validation.rule.trim=0"], ""),
         ("", ["topology.validators=2"], ""),
         ("", [*ALIE, "topology.workers=8"], "z = 0 for f = 2 of 8 updates, so it sends the mean: use more"),
+        ("", ["attack.kind=sparse", *ALIE[1:], "topology.workers=8"], "so most of what it sends is the mean: use"),
         ("", [*ALIE, "attack.rate=0.13", "topology.workers=8"], "z = -0.18 for f = 1 of 8 updates, so its"),
         ("", [*ALIE, "attack.rate=0.49", "topology.workers=7"], ""),
         ("", [*ALIE[:1], "topology.workers=8"], ""),
