@@ -6,6 +6,7 @@ from interrupted import play, play_through
 from small_experiment import small_experiment
 from survive.test_crashes_with_losses import of_checkpoint
 from survive.test_lost_async_workers import asynchronous
+from survive.test_lost_validators import assert_evaluated
 from survive.test_lost_workers import STEP, drawn_costs, drawn_failures
 
 from hpcps.cli.main import main
@@ -45,9 +46,7 @@ def applied_steps(folder, worker):
 
 def assert_consistent(run, folder):
     """Servers agree, each request has one entry, no step is applied twice, and each epoch is evaluated."""
-    evaluated = [(line["round"], line["epoch"]) for line in lines(folder, "validator-0", "evaluation")]
-    assert {epoch for _, epoch in evaluated} == {*range(1, run.train.epochs + 1)}
-    assert evaluated == sorted(evaluated), "a replacement repeats at most the last evaluation, of which no server knew"
+    assert_evaluated(run, lines(folder, "validator-0", "evaluation"))
     keys = ("entry", "version", "kind", "submitter", "number", "reader", "request")
     orders = [
         [tuple(line[key] for key in keys) for line in lines(folder, f"server-{server}", "applied")]
