@@ -26,7 +26,7 @@ GAMMAS = (1.0, 0.66, 0.33, 0.0)
 RULES = ("trimmed_mean", "geometric_median")
 ATTACKS = ("ipm", "searched_ipm", "searched_alie")
 SEEDS = (1, 2, 3)
-RATES = (0.05, 0.1, 0.2, 0.4)
+RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 """The learning rates to choose from, in ByzFL's definition."""
 SEARCHED_F, SEARCHED_GAMMA, SEARCH_SEED = 2, 0.33, 0
 """The setting in which a rate is chosen; no cell has its seed."""

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, site_of
@@ -17,6 +18,9 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder
 from hpcps.protocol.messages import ROLES
 from hpcps.registry.config import MOST_ROLES, NAME
+
+if TYPE_CHECKING:
+    from hpcps.launch.launchers import Launch
 
 _SAVING = 0.75
 """Share of the margin that a program gets to end after SIGTERM; the batch system and the record need the rest."""
@@ -94,6 +98,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default=0,
         help="number of jobs in a chain that start the program again after the first one (default: 0)",
     )
+    parser.add_argument(
+        "--retry",
+        metavar="N",
+        type=count(0),
+        default=0,
+        help="start the program again if one of its processes fails or is lost, up to N times (default: 0); with "
+        "hpcps.torch.TorchState it goes on where it was",
+    )
     parser.add_argument("--dry-run", action="store_true", help="write the files of the launch, but start nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
@@ -118,6 +130,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.trace.reader import is_stale, merge
     from hpcps.registry import active
     from hpcps.registry.plugins import read_plugins
+    from hpcps.session.commits import FOLDER
 
     until = None if args.walltime is None else last_moment(args.walltime, args.margin, "--margin")
     command = [args.program, *args.arguments]
@@ -128,22 +141,34 @@ def handle(args: argparse.Namespace) -> int:
     run = run_of(command, args.n, args.servers, transport, experiment, plugins, colocated=args.colocated)
     site = site_of(args, [transport])
     how = {"trace": args.trace, "colocated": args.colocated, "bind": args.bind == "numa"}
-    launch = prepare_script(command, args.n, args.servers, transport, run, folder, site, **how)
-    folder.mkdir(parents=True, exist_ok=True)
-    launch.write()
+
+    def prepared(folder: Path) -> Launch:
+        """Write the files of an attempt to a folder; each has a port of its own."""
+        launch = prepare_script(command, args.n, args.servers, transport, run, folder, site, **how)
+        folder.mkdir(parents=True, exist_ok=True)
+        launch.write()
+        return launch
+
+    launch = prepared(folder)
     if args.dry_run:
         print(launch.summary("script"))
         if args.colocated:
             print(describe_shares(launch.job.plan.world))
         return 0
     directory = RunDirectory(Path(run.directory))
-    directory.create(run.spec)
-    directory.check_writable()
-    code = source_state(Path.cwd())
-    directory.write_provenance(provenance(sys.argv, code) | {"mpi": str(launch.job.mpirun)}, code.uncommitted)
     began = time.monotonic()
-    outcome = supervise(launch, lambda line: print(line, flush=True), until=until, saving=_SAVING * args.margin)
+    for attempt in range(1, args.retry + 2):
+        directory.create(run.spec)
+        directory.check_writable()
+        code = source_state(Path.cwd())
+        directory.write_provenance(provenance(sys.argv, code) | {"mpi": str(launch.job.mpirun)}, code.uncommitted)
+        outcome = supervise(launch, lambda line: print(line, flush=True), until=until, saving=_SAVING * args.margin)
+        if outcome.stopped or outcome.suspended or not outcome.status or attempt > args.retry:
+            break
+        print(f"hpcps: {outcome}\nhpcps: tried again, {attempt} of {args.retry} times", file=sys.stderr, flush=True)
+        launch = prepared(folder.with_name(f"{folder.name}-{attempt + 1}"))
     if outcome.status == 0:
+        shutil.rmtree(directory.path / FOLDER, ignore_errors=True)
         if directory.records:
             directory.finish(
                 time.monotonic() - began, (str(each) for each in launch.job.plan.world if each.role in ROLES)

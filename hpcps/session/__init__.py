@@ -20,6 +20,7 @@
 - `whole`: steps that are combined as a whole, with simulated attackers
 - `join`: how a process joins the session of its launch, and what it does at its end
 - `record`: the record of a process
+- `commits`: the files of what a script has committed, from which it goes on when it is started again
 - `trace`: the trace of a process
 - `__main__`: the program of every rank of a launch
 """

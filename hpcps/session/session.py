@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError
@@ -44,9 +45,11 @@ class Session:
         partition: the bytes of a partition.
         declared: the declared tensors and what a framework knows them by, by name: it need not declare them again.
         record: the record of this process; None unless `hpcps launch` has started it.
+        folder: the folder of its run, if it has a record.
     """
 
     record: ScriptRecord | None = None
+    folder: Path | None = None
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `gradients`: the exchange of the gradients of a step
 - `gradient_buckets`: the gradients that are exchanged at once
 - `samples`: notices changes of gradients that torch does not count
+- `resuming`: `TorchState`, with which a script goes on when it is started again
 - `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
 - `hook`: the hook of PyTorch's DistributedDataParallel
 - `data_parallel`: BytePS's DistributedDataParallel
@@ -98,6 +99,7 @@ from hpcps.torch.horovod import (
     sparse_allreduce_async,
 )
 from hpcps.torch.optimizer import DistributedOptimizer
+from hpcps.torch.resuming import TorchState
 from hpcps.torch.state import init
 
 __all__ = [
@@ -110,6 +112,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "TorchState",
     "allgather",
     "allgather_async",
     "allgather_object",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 from hpcps.errors import SpecError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class AbsentNames(NamedTuple):
     """Names that `hpcps.torch` does not have, for one reason.
 
     Attributes:
-        names: the names.
+        names: the names; those of arguments end with =.
         library: the library that has them.
         instead: what to use instead, as the end of a sentence.
     """
@@ -25,7 +28,7 @@ class AbsentNames(NamedTuple):
 ABSENT = (
     AbsentNames(["Adasum"], "Horovod", "use op=Average, or a rule with rule="),
     AbsentNames(
-        ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set"],
+        ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set", "process_set=", "process_sets="],
         "Horovod",
         "all processes exchange with each other: leave out process_set=, or use groups of torch.distributed",
     ),
@@ -49,16 +52,17 @@ ABSENT = (
     AbsentNames(
         ["elastic"],
         "Horovod",
-        "a launch keeps its processes: save checkpoints, and start the script again, such as with torchrun "
-        "--max-restarts",
+        "a launch keeps its processes: start it with `hpcps launch --retry N`, and give TorchState what it needs",
     ),
     AbsentNames(
         ["suspend", "resume"],
         "BytePS",
-        "a launch keeps its processes: save checkpoints, and start the script again, such as with torchrun "
-        "--max-restarts",
+        "a launch keeps its processes: start it with `hpcps launch --retry N`, and give TorchState what it needs",
     ),
     AbsentNames(["HorovodInternalError"], "Horovod", "an exchange that fails raises hpcps.errors.RunError"),
+    AbsentNames(["num_groups=", "groups="], "Horovod", "small gradients travel together by themselves: leave it out"),
+    AbsentNames(["comm="], "Horovod", "`hpcps launch` or mpirun says which processes belong together: leave it out"),
+    AbsentNames(["lazy="], "BytePS", "init always waits for the other processes: leave it out"),
     AbsentNames(["start_timeline", "stop_timeline"], "Horovod", "start the script with `hpcps launch --trace`"),
     AbsentNames(
         ["mpi_threads_supported"],
@@ -116,3 +120,16 @@ def absent(name: str) -> SpecError | None:
         if name in row.names:
             return SpecError(f"hpcps.torch has no {name}, a name of {row.library}: {row.instead}")
     return None
+
+
+def refuses_absent_arguments(function: Function) -> Function:
+    """Let a function say what to use instead of an argument that it does not have."""
+
+    @wraps(function)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if (error := absent(f"{name}=")) is not None:
+                raise error
+        return function(*args, **kwargs)
+
+    return refusing  # type: ignore[return-value]

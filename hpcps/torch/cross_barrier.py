@@ -13,7 +13,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from hpcps.errors import SpecError
 from hpcps.session.current import session
@@ -78,7 +78,7 @@ class _Reads(TorchFunctionMode):
             return
         self._depth += 1
         needed = bool(self._barrier._updates) and torch.is_grad_enabled()
-        if needed and self._depth == 1:
+        if needed and self._depth == 1 and not self._active:
             self._active = True
             self.__enter__()  # type: ignore[no-untyped-call]
         elif not needed:
@@ -92,9 +92,10 @@ class _Reads(TorchFunctionMode):
                 self._leave()
 
     def _leave(self) -> None:
-        if self._active:
+        """Leave the mode, unless the script has entered one meanwhile: modes end in the reverse order."""
+        if self._active and _get_current_function_mode() is self:  # type: ignore[no-untyped-call]
             self._active = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.__exit__(None, None, None)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -285,7 +286,9 @@ def CrossBarrier(  # noqa: N802
         SpecError: the optimizer needs all gradients at once, or has parameters that the model does not have.
     """
     if not isinstance(model, torch.nn.Module):
-        raise SpecError(f"CrossBarrier expects a model, not {model!r:.50}: give CrossBarrier(model, optimizer)")
+        raise SpecError(
+            f"CrossBarrier expects a model, not {type(model).__name__}: give CrossBarrier(model, optimizer)"
+        )
     if isinstance(model, torch.jit.ScriptModule):
         raise SpecError(f"CrossBarrier waits in the hooks of modules, which a scripted model does not call: {_INSTEAD}")
     kind = _checked_kind(optimizer)

@@ -15,6 +15,7 @@ from hpcps.errors import RunError, SpecError
 from hpcps.session.current import is_initialized, rank, session
 from hpcps.session.reduction import ACCUMULATE, Reduction
 from hpcps.torch.combining import push_pull
+from hpcps.torch.compatibility import refuses_absent_arguments
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import begin, named, reduction_of
 from hpcps.torch.gradients import Gradients
@@ -183,6 +184,7 @@ def check_exchanged(
                 )
 
 
+@refuses_absent_arguments
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
@@ -246,6 +248,8 @@ def DistributedOptimizer(  # noqa: N802
     known = {parameter: name for name, parameter in pairs}
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
+    if not isinstance(sparse_as_dense, bool):
+        raise SpecError(f"sparse_as_dense is {sparse_as_dense!r}: give True or False")
     found = operation(average, op)
     if found not in ("mean", "sum"):
         raise SpecError(f"op is {found}: steps use the mean or the sum of gradients: use Average or Sum, or rule=")
@@ -260,9 +264,7 @@ def DistributedOptimizer(  # noqa: N802
     own = {parameter: f"{prefix}/{known[parameter]}" for parameter in used}
     if is_asynchronous():
         return _asynchronously(optimizer, own, known, reduction)
-    gradients = Gradients(
-        own, reduction, backward_passes_per_step, conversion(compression), factor, bool(sparse_as_dense)
-    )
+    gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression), factor, sparse_as_dense)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (GradientExchanger, kind), {})
     optimizer._gradients, optimizer._known = gradients, known  # type: ignore[attr-defined]
@@ -271,7 +273,7 @@ def DistributedOptimizer(  # noqa: N802
 
 
 def _checked_passes(passes: int) -> int:
-    if not isinstance(passes, int) or passes < 1:
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise SpecError(f"backward_passes_per_step must be a whole number from 1, not {passes!r}")
     return passes
 

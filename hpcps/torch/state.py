@@ -18,6 +18,7 @@ from hpcps.session.current import begin, is_initialized, session
 from hpcps.session.join import INDEPENDENT, join_in_memory, join_launch, join_nobody, join_task, messages
 from hpcps.session.member import TIMEOUT
 from hpcps.session.session import Session
+from hpcps.torch.compatibility import refuses_absent_arguments
 from hpcps.torch.copies import TensorCopies
 
 _ELSEWHERE = (
@@ -31,6 +32,7 @@ FRONT_END = "hpcps.torch"
 _asynchronous = _alone = False
 
 
+@refuses_absent_arguments
 def init(
     timeout: float = TIMEOUT, *, asynchronous: bool | None = None, alone: bool = False, credit: int | None = None
 ) -> None:

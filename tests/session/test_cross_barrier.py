@@ -11,6 +11,7 @@ from forked import fork
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.overrides import TorchFunctionMode, _get_current_function_mode  # noqa: E402
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.errors import RunError, SpecError  # noqa: E402
@@ -255,6 +256,46 @@ def test_parameters_that_are_read_outside_before_their_module_is_called_are_awai
     def body():
         for plain, crossed in zip(train(False), train(True), strict=True):
             assert torch.equal(plain, crossed)
+
+    fork(2, body)
+
+
+class Counting(TorchFunctionMode):
+    """A function mode of the script."""
+
+    calls = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_of_the_script_begins_and_ends_within_a_forward_pass():
+    """Nothing is awaited any more when the second module begins, while the script's mode is active."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.mode = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), Counting()
+
+        def forward(self, x):
+            with self.mode:
+                x = self.second(self.first(x))
+            calls = self.mode.calls
+            x = torch.tanh(x)
+            assert calls
+            assert self.mode.calls == calls
+            return x
+
+    def body():
+        model = Model()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+        optimizer = bps.CrossBarrier(model, optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, WIDTH)).sum().backward()
+            optimizer.step()
+            assert _get_current_function_mode() is None
 
     fork(2, body)
 
