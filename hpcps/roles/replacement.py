@@ -139,7 +139,11 @@ class Replacement(MessagingRole):
         match event:
             case Received(source, TakePart() as part) if source in self._deciders:
                 if part.incarnation == self._incarnation:
-                    yield from self._begin(part) if self._first is None else self._begin_again(part)
+                    if self._first is None:
+                        yield from self._begin(part)
+                    elif not self._models:  # another decider says so: the first one was lost before the servers knew
+                        self._first = part.round
+                        self._role.take_place(part)
             case _ if self._first is not None:
                 yield from self._take(event, self._first)
             case Start():
@@ -156,13 +160,6 @@ class Replacement(MessagingRole):
                 yield effect
                 if isinstance(effect, Finish):
                     return  # the run is over
-
-    def _begin_again(self, part: TakePart) -> Iterator[Effect]:
-        """Begin where another decider says, if the first one was lost before the servers had its request."""
-        if not self._models:
-            self._first = part.round
-            self._role.take_place(part)
-        yield from ()
 
     def _take(self, event: Event, first: int) -> Iterator[Effect]:
         """Take an event as the role, without the models that were for a predecessor."""

@@ -37,6 +37,7 @@ BESIDE = {
     "hpcps/rules/context.py": "what a rule may use",
     "hpcps/rules/preaggregation.py": "what is done before a rule; here nothing",
     "hpcps/rules/stage.py": "how many updates a rule needs",
+    "hpcps/roles/asynchronous/membership.py": "where each process is, for replacements; here nobody is lost",
     "hpcps/roles/weights.py": "how much updates count; here all alike",
     "hpcps/transport/base.py": "bytes for records",
 }

@@ -32,6 +32,7 @@ from hpcps.protocol.messages import (
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
+from hpcps.roles.asynchronous.membership import AsyncMembership
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, report
 from hpcps.roles.checks import rejection, wrong_size
@@ -50,7 +51,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.messaging_role import MessagingRole
-from hpcps.roles.replacement import Positions, admit, record_loss
+from hpcps.roles.replacement import admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.roles.weights import ALIKE, UpdateWeights
@@ -75,19 +76,9 @@ class AsyncServer(MessagingRole):
         self._shard: AsyncShard | None = None
         self._diverged = False
         self._checkpoint = CheckpointParts(self._roster)
-        # The number of the last replacement of each worker; of each lost one, that of the process that was lost, until
-        # a later one gets a model.
-        self._incarnations: dict[Peer, int] = {}
-        self._lost: dict[Peer, int] = {}
-        self._positions = Positions()
-        # With `survive.validators`: the last executed request of each reader, and the number of its last replacement
-        # that has got a model; the last entry of each validator that each other server has: first the number of the
-        # process that sent it, then its own; the epochs whose evaluations are recorded; the place of the `Stop`.
-        self._answered: dict[Peer, int] = {}
-        self._begun: dict[Peer, int] = {}
-        self._arrived: dict[tuple[Peer, Peer], tuple[int, int]] = {}
-        self._evaluated = 0
-        self._last: LogPosition | None = None
+        self._members = AsyncMembership()
+        self._evaluated = 0  # the epochs whose evaluations are recorded
+        self._last: LogPosition | None = None  # the place of the `Stop`
         self._early: list[Event] = []  # before the initial model
         self._stages = StageMachine(ASYNC_SERVER)
 
@@ -111,7 +102,7 @@ class AsyncServer(MessagingRole):
             case Replaced(peer) if peer == self._roster.coordinator:
                 # It gives the initial model, and begins like its predecessor.
                 self._early = [each for each in self._early if not isinstance(each, Lost) or each.peer != peer]
-                self._incarnations[peer] = event.incarnation
+                self._members.replace(event)
                 yield from admit(event, 0, None) if self.peer == SERVER_0 else ()
             case Lost() | Replaced():
                 self._early.append(event)
@@ -120,7 +111,7 @@ class AsyncServer(MessagingRole):
         """Go on without a lost process; admit its replacement, unless its validator does so."""
         peer, decides = event.peer, not self._roster.validators or event.peer.role == "validator"
         if isinstance(event, Lost):
-            self._lost[peer] = self._incarnations.get(peer, 0)
+            self._members.lose(peer)
             if peer in self._log.submitters and self._roster.validators:
                 self._log.drop(peer)
             yield from (record_loss(event),) if decides else ()
@@ -128,7 +119,7 @@ class AsyncServer(MessagingRole):
                 yield SetDeadline(self._waiting_for)
             yield from self._checkpoint.lose(peer)
             return
-        self._incarnations[peer] = event.incarnation
+        self._members.replace(event)
         if self.peer != SERVER_0:
             # They learn from server 0 when it gets its first model, unless there is no entry yet.
             if peer == self._roster.coordinator and not self._log.index:
@@ -140,7 +131,7 @@ class AsyncServer(MessagingRole):
             yield from self._admit_validator(event, shard)
         elif self._stages.stage is Stage.SERVING:
             number = self._log.next_number(peer)
-            yield from admit(event, number, self._positions.of(peer))
+            yield from admit(event, number, self._members.positions.of(peer))
             entry = LogEntry(EntryKind.READ, peer, number, peer, number, incarnation=event.incarnation)
             yield from self._log_entry(entry, shard)
 
@@ -149,16 +140,12 @@ class AsyncServer(MessagingRole):
         peer, stage = event.peer, self._stages.stage
         if stage is not Stage.SERVING and (self._last is None or peer != self._roster.coordinator):
             return
-        self._lost.pop(peer, None)
-        share = self._roster.share(peer)
-        request, serving = self._answered.get(peer, 0) + 1, stage is Stage.SERVING
+        members = self._members
+        members.begin(peer)
+        request, serving = members.answered.get(peer, 0) + 1, stage is Stage.SERVING
         evaluated = self._evaluated if peer == self._roster.coordinator else 0
-        yield from admit(
-            event, request, self._positions.of(peer), evaluated,
-            requests={str(worker): self._answered.get(worker, 0) for worker in share},
-            begun={str(worker): self._begun.get(worker, 0) for worker in share},
-            positions={name: each for name, each in self._positions.counted.items() if Peer.parse(name) in share},
-        )  # fmt: skip
+        served = members.served(self._roster.share(peer))
+        yield from admit(event, request, members.positions.of(peer), evaluated, **served)
         entry = LogEntry(EntryKind.READ, peer, 0, peer, request, incarnation=event.incarnation)
         place = self._last or self._log.place(entry, self._roster.coordinator)
         admitted = Admitted(
@@ -171,7 +158,7 @@ class AsyncServer(MessagingRole):
             yield from self._execute(entry, place, shard)
             yield from self._checkpoint_when_due(due=self._checkpoint.wanted and not self._checkpoint.suspending)
         else:
-            self._answered[peer] = request
+            members.answered[peer] = request
             yield self._last_model(peer, request, place, shard)
 
     def _take_admitted(self, admitted: Admitted, shard: AsyncShard) -> Iterator[Effect]:
@@ -181,15 +168,13 @@ class AsyncServer(MessagingRole):
             yield self._last_model(peer, admitted.request, self._last, shard)
             return
         self._log.drop(peer)
-        self._log.put(
-            LogEntry(EntryKind.READ, peer, 0, peer, admitted.request, incarnation=admitted.incarnation)
-        )  # fmt: skip
+        self._log.put(LogEntry(EntryKind.READ, peer, 0, peer, admitted.request, incarnation=admitted.incarnation))
         place = LogPosition(admitted.position, admitted.version, admitted.epoch, peer)
         self._log.order(place, Flag.NONE)
         yield from self._execute_ordered(shard)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
-        if source in self._lost and source.role == "validator":
+        if source in self._members.lost and source.role == "validator":
             return  # what others have had of it before they knew decides
         if self._shard is None and self._run.survive.validators and not isinstance(message, InitialModel):
             self._early.append(Received(source, message))  # server 0 may be ahead
@@ -207,8 +192,7 @@ class AsyncServer(MessagingRole):
         elif isinstance(message, Admitted) and source == SERVER_0:
             yield from self._take_admitted(message, self._shard)
         elif isinstance(message, EntryArrived) and self.peer == SERVER_0:
-            validator = Peer("validator", message.validator)
-            self._arrived[source, validator] = (message.incarnation, message.number)
+            self._members.arrive(source, message)
             yield from self._place_arrived(self._shard)
         elif isinstance(message, Ordered) and source == SERVER_0:
             self._log.order(LogPosition.of(message), message.flags)
@@ -263,7 +247,7 @@ class AsyncServer(MessagingRole):
         if self._shard.stepper is not None:
             parts["optimizer"] = self._shard.stepper.state()
         if self._run.survive.workers:
-            parts["positions"] = self._positions.state()
+            parts["positions"] = self._members.state()
         kept = self._shard.filter.kept
         if self._shard.buffer is not None:
             parts["buffer"], kept = self._shard.buffer.state(), self._shard.buffer.kept
@@ -286,7 +270,7 @@ class AsyncServer(MessagingRole):
         if "sent" in state.facts:  # a checkpoint of an earlier version does not have it
             self._shard.sent.restore(state.part("sent"), self._roster.readers())
         if self._run.survive.workers:
-            self._positions.restore(state.part("positions"))
+            self._members.restore(state.part("positions"))
         self._diverged = state.facts["diverged"]
         self._evaluated = state.facts.get("evaluated", 0)
         self._log.restore(state.part("log"))
@@ -297,10 +281,10 @@ class AsyncServer(MessagingRole):
         if not due or self._shard is None or self._checkpoint.open is not None or self._last is not None:
             return
         coordinator = self._roster.coordinator
-        if coordinator in self._lost and self._positions.of(coordinator) is None:
+        if coordinator in self._members.lost and self._members.positions.of(coordinator) is None:
             return  # other servers may lack the initial model, which its replacement gives them
         place = self._log.place(LogEntry.checkpoint(Flag.NONE), self._roster.coordinator)
-        entry = LogEntry.checkpoint(self._checkpoint.begin(place.index, self._lost))
+        entry = LogEntry.checkpoint(self._checkpoint.begin(place.index, self._members.lost))
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(entry))
         for peer in (*self._roster.readers(), *self._roster.adversaries()):
@@ -319,7 +303,7 @@ class AsyncServer(MessagingRole):
     @property
     def _waiting_for(self) -> tuple[Peer, ...]:
         """The roles whose messages this server waits for."""
-        submitters = tuple(peer for peer in self._log.submitters if peer not in self._lost)
+        submitters = tuple(peer for peer in self._log.submitters if peer not in self._members.lost)
         return self._log.waiting_for or submitters
 
     def _take_entry(self, source: Peer, message: Message, shard: AsyncShard) -> Iterator[Effect]:
@@ -366,11 +350,8 @@ class AsyncServer(MessagingRole):
         if self.peer != SERVER_0:
             self._log.put(entry.kept())
             if others:
-                incarnation = self._incarnations.get(entry.submitter, 0)
-                arrived = EntryArrived(
-                    number=entry.number, validator=entry.submitter.index, incarnation=incarnation
-                )  # fmt: skip
-                yield Send(SERVER_0, arrived)
+                submitter, incarnation = entry.submitter.index, self._members.incarnation(entry.submitter)
+                yield Send(SERVER_0, EntryArrived(number=entry.number, validator=submitter, incarnation=incarnation))
             yield from self._execute_ordered(shard)
         elif others:
             self._log.put(entry.kept())
@@ -383,10 +364,8 @@ class AsyncServer(MessagingRole):
         """Give their places, on server 0, to the entries that all servers have."""
         others = self._roster.all_servers()[1:]
         for submitter in self._log.submitters:
-            process = self._incarnations.get(submitter, 0)
             while (entry := self._log.first(submitter)) is not None and self._stages.stage is Stage.SERVING:
-                least = (process, entry.number)
-                if any(self._arrived.get((server, submitter), (0, 0)) < least for server in others):
+                if not self._members.is_everywhere(entry, others):
                     break
                 self._log.remove_first(submitter)
                 yield from self._place(entry, shard)
@@ -421,7 +400,7 @@ class AsyncServer(MessagingRole):
         """Execute an entry, and send its reader the model."""
         self.round = place.index
         if entry.kind is not EntryKind.CHECKPOINT:
-            self._note_executed(entry)
+            self._members.note(entry)
         staleness = self._staleness(entry, place)
         fields: dict[str, object] = {}
         if entry.incarnation and self._run.survive.validators:
@@ -449,21 +428,9 @@ class AsyncServer(MessagingRole):
                 self._stages.on(Trigger.SUSPENSION_DUE)
             yield Snapshot(place.index, self.state())
         else:
-            begins = entry.incarnation > 0
-            if begins and self._lost.get(entry.reader, entry.incarnation) < entry.incarnation:
-                del self._lost[entry.reader]  # it has not been lost meanwhile
-            if entry.request == self._answered[entry.reader]:  # else it is an update of a predecessor of the reader
-                yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=begins))
-
-    def _note_executed(self, entry: LogEntry) -> None:
-        """Note where its reader is now, for a replacement."""
-        # The update of a lost worker that waits at its validator comes after the entry at which its replacement begins.
-        self._answered[entry.reader] = max(entry.request, self._answered.get(entry.reader, 0))
-        if entry.incarnation:
-            self._begun[entry.reader] = entry.incarnation
-        if entry.position is not None:
-            self._positions.sent(entry.reader, entry.position)
-            self._positions.count(entry.reader)
+            if self._members.answers(entry):
+                whole = entry.incarnation > 0
+                yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=whole))
 
     def _staleness(self, entry: LogEntry, place: LogPosition) -> int:
         """Return how often the model has changed since the version from which an update was made.
