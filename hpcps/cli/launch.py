@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, site_of
+from hpcps.errors import SpecError
 from hpcps.launch.batch import last_moment, may_go_on, seconds
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder
@@ -163,8 +164,9 @@ def handle(args: argparse.Namespace) -> int:
         code = source_state(Path.cwd())
         directory.write_provenance(provenance(sys.argv, code) | {"mpi": str(launch.job.mpirun)}, code.uncommitted)
         outcome = supervise(launch, lambda line: print(line, flush=True), until=until, saving=_SAVING * args.margin)
-        if outcome.stopped or outcome.suspended or not outcome.status or attempt > args.retry:
-            break
+        refused = outcome.failure is not None and outcome.failure.error.startswith(f"{SpecError.__name__}:")
+        if outcome.stopped or outcome.suspended or not outcome.status or attempt > args.retry or refused:
+            break  # what a script asks for, and cannot have, it cannot have in the next attempt either
         print(f"hpcps: {outcome}\nhpcps: tried again, {attempt} of {args.retry} times", file=sys.stderr, flush=True)
         launch = prepared(folder.with_name(f"{folder.name}-{attempt + 1}"))
     if outcome.status == 0:
@@ -186,4 +188,6 @@ def handle(args: argparse.Namespace) -> int:
         print(f"hpcps: stopped by {outcome.stopped.name}", file=sys.stderr)
     elif outcome.status:
         print(f"hpcps: {shlex.join(command)}: {outcome}", file=sys.stderr)
+    if (kept := directory.path / FOLDER).exists():
+        print(f"hpcps: the last commit of the script is in {kept}: TorchState(folder=...) goes on from it", flush=True)
     return outcome.status if outcome.stopped or outcome.suspended or not outcome.status else ExitStatus.FAILED

@@ -63,7 +63,7 @@ def collect(args: argparse.Namespace) -> int:
     print(f"wrote {table} ({len(collected.table)} rows, {size / 1e6:.2f} MB)")
     if events is None and size > LARGE:
         print(f"note: figures and notebooks only need --events {','.join(DRAWN)}, which makes a smaller table")
-    print(f"wrote {place.results}/final_accuracy.md and .csv, and summary.csv" if accuracies else "no evaluation yet")
+    print(f"wrote {place.results}/final_accuracy.md and .csv, and summary.csv" if accuracies else "no accuracy yet")
     return 0
 
 

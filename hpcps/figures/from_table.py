@@ -11,6 +11,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.curve import ClassAccuracy, applied, class_accuracies, curve
 from hpcps.figures.figure_data import BASELINE, ONE_AT_A_TIME, TIED, FigureData, describe, require_epochs, text
+from hpcps.records.export import has_accuracy, no_accuracy
 from hpcps.records.imported_logs import imported_system
 
 _SAME = ("model", "data", "data_limit", "epochs")
@@ -37,10 +38,10 @@ def figure_data_of(
     Raises:
         RunError: the table has no evaluations.
     """
-    if not (frame["event"] == "evaluation").any():
+    if not has_accuracy(frame):
         if imported_system(frame):
             raise RunError(f"the logs of {frame.attrs.get('experiment')} have no accuracy, which `hpcps plot` needs")
-        raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
+        raise no_accuracy(frame)
     require_epochs(frame)
     rows = frame[frame["event"].isin(["evaluation", "updates"])]
     swept = [key for key in frame.attrs.get("swept", []) if key != "seed"]

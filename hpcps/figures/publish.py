@@ -31,7 +31,7 @@ from hpcps.figures.page import save
 from hpcps.figures.traffic import compares_bytes, draw_traffic, traffic_of
 from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
-from hpcps.records.export import summarize
+from hpcps.records.export import has_accuracy, summarize
 from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
 from hpcps.records.provenance import is_complete, packages, source_state, summaries, write_provenance
@@ -42,10 +42,10 @@ from hpcps.records.table import joined, read_table, write_table
 def write_tables(frame: pd.DataFrame, results: Path) -> str:
     """Write `table.parquet`, `final_accuracy.md` and `.csv`, and `summary.csv`; return the Markdown.
 
-    Before any evaluation, write only the table, and return an empty text.
+    Before any evaluation with an accuracy, write only the table, and return an empty text.
     """
     write_table(frame, results / "table.parquet")
-    if not (frame["event"] == "evaluation").any():
+    if not has_accuracy(frame):
         return ""
     shown = figure_data_of(frame, baseline(frame, results))
     text = markdown(shown)

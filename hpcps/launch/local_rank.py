@@ -151,7 +151,8 @@ def problems(plan: Plan, rank: int, size: int, role: str, host: str) -> list[str
     found = []
     if role and role != planned.role:
         found.append(f"rank {rank} was started as a {role}, the plan has {planned} there")
-    if not same_host(planned.host, host):
+    spares = plan.spares if rank in plan.replaceable else ()
+    if not any(same_host(name, host) for name in (planned.host, *spares)):
         found.append(f"rank {rank} ({planned}) runs on {host}, the plan has it on {planned.host}")
     return found
 

@@ -139,6 +139,11 @@ class Plan:
         """The first rank that it may not lose."""
         return next((member.rank for member in self.world if member.rank not in self.replaceable), 0)
 
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """The hosts that take the place of hosts that are gone, in this order."""
+        return tuple(self._survive.get("spares", ())) if self.replaceable else ()
+
     def silence(self, member: Rank | None) -> float:
         """Return the seconds without a sign of life after which the guard of a process ends it."""
         replaceable = member is not None and member.rank in self.replaceable

@@ -24,6 +24,7 @@ from hpcps.records.locate import absolute, run_folder
 
 if TYPE_CHECKING:
     from hpcps.spec.point import Point
+    from hpcps.spec.schema import Run
     from hpcps.spec.transport import Transport
 
 
@@ -137,9 +138,29 @@ def launch_kind(point: Point) -> str:
 
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
     run = points[0].run
+    _check_spares(run, site)
     world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary)
     runs = tuple(_planned(point, results) for point in points)
     return Plan(connected(world, run.transport), runs, mpi="mpi" in run.transport.offers)
+
+
+def _check_spares(run: Run, site: Site) -> None:
+    """Check that the spare hosts of a run are not those on which it begins.
+
+    Raises:
+        LaunchError: one of them is, or the run begins on this machine alone.
+    """
+    names = {host.name for host in site.hosts or ()}
+    if run.survive.spares and site.hosts is None:
+        raise LaunchError(
+            "survive.spares is for the hosts of a launch, and this one is on this machine alone: give "
+            "--hostfile, or leave survive.spares out"
+        )
+    if both := [host for host in run.survive.spares if host in names]:
+        raise LaunchError(
+            f"survive.spares has {both[0]}, and so has {site.hostfile or 'the job'}: a spare host has no "
+            "processes when the run begins; take it out of one of both"
+        )
 
 
 def connected(world: tuple[Rank, ...], transport: Transport) -> tuple[Rank, ...]:

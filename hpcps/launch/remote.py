@@ -12,7 +12,11 @@ PASSED = ("PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def remote_command(
-    agent: str | Path, host: str, words: Sequence[str], environment: Mapping[str, str] = os.environ
+    agent: str | Path,
+    host: str,
+    words: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    silence: float | None = None,
 ) -> list[str]:
     """Return the command that runs a program on another host.
 
@@ -21,8 +25,13 @@ def remote_command(
         host: the host.
         words: the program and its arguments.
         environment: the variables of this process.
+        silence: about so many seconds after the host is gone, ssh ends; by default, it may wait for hours.
     """
     # There is no terminal for a password: if ssh needs one, it fails with a message.
-    options = ["-o", "BatchMode=yes"] if Path(agent).name == "ssh" else []
+    options = ["-o", "BatchMode=yes"]
+    if silence is not None:
+        every = max(1, round(silence / 3))
+        options += ["-o", f"ConnectTimeout={3 * every}", "-o", f"ServerAliveInterval={every}"]
+    options = options if Path(agent).name == "ssh" else []
     passed = [f"{name}={environment[name]}" for name in PASSED if environment.get(name)]
     return [str(agent), *options, host, *map(shlex.quote, [*(["env", *passed] if passed else []), *words])]

@@ -5,7 +5,8 @@ starter, which reads commands from its standard input: each byte is the number o
 the input ends the processes, because nothing else would end them if the connection or this starter is lost.
 
 A process that is killed does not end the others if the plan permits the loss: the starter starts it again, with the
-number of the replacement in its environment. A process that ends with an error has failed in any case.
+number of the replacement in its environment. A process that ends with an error has failed in any case. If a host is
+gone whose processes may all be lost, the next spare host of the plan takes its place.
 
 Roles are forked from the starter, which has imported what they import: see `hpcps.launch.forked`.
 """
@@ -41,6 +42,8 @@ _SOON = 10.0
 """Seconds: what is lost sooner after its start may be lost at each start, and is started again later each time."""
 _LONGEST = 60.0
 """Seconds until such a start at most."""
+_OF_SPARE = 1_000_000
+"""The numbers of replacements on the n-th spare host begin at n times this, which is more than a host starts."""
 _OF_SSH = 255
 """The status of ssh when the connection is lost."""
 _ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -91,16 +94,26 @@ class Starter:
         host: start only the processes of this host, as a starter that an agent runs; None for all hosts.
         agent: the command that runs a program on another host.
         plan_file: the plan of the launch, which says whose loss it permits; None: it permits none.
+        incarnation: the number of its processes, if this is a spare host in the place of `host`.
     """
 
-    def __init__(self, conf: Path, host: str | None, agent: str, plan_file: Path | None = None) -> None:
+    def __init__(
+        self, conf: Path, host: str | None, agent: str, plan_file: Path | None = None, incarnation: int = 0
+    ) -> None:
         self._conf, self._host, self._agent, self._plan_file = conf, host, agent, plan_file
+        self._incarnation = incarnation
         self._pid = os.getpid()
         self._forks: Forks | None = None
         self._names: dict[int, str] = {}
+        self._spares: deque[str] = deque()
+        self._silence: float | None = None
         if plan_file is not None:
             plan = Plan.read(plan_file)
             self._names = {rank: str(plan.world[rank]) for rank in plan.replaceable}
+            self._spares += plan.spares
+            self._silence = plan.silence(plan.world[next(iter(plan.replaceable))]) if plan.spares else None
+        self._gone = 0
+        self._words: dict[str, Sequence[str]] = {}
         self._started: list[Started] = []
         self._due: list[tuple[float, Started]] = []
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
@@ -134,10 +147,10 @@ class Starter:
         if self._plan_file is not None:
             self._forks = Forks(self._plan_file, [process.words for process in own])
         for process in own:
-            self._started.append(self._begin(process))
+            self._started.append(self._begin(process, self._incarnation))
         if self._host is None:
-            words = {process.host: process.words for process in planned}
-            self._agents = {host: self._start_on(host, words[host]) for host in hosts if host not in here}
+            self._words = {process.host: process.words for process in planned}
+            self._agents = {host: self._start_on(host, host) for host in hosts if host not in here}
             replaceable = {host: [each.rank in self._names for each in planned if each.host == host] for host in hosts}
             self._spared = {host for host in self._agents if all(replaceable[host])}
 
@@ -157,12 +170,16 @@ class Starter:
             process = subprocess.Popen(planned.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_lead)
         return Started(planned, process, incarnation, time.monotonic(), hurry)
 
-    def _start_on(self, host: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start_on(self, name: str, host: str, incarnation: int = 0) -> subprocess.Popen[bytes]:
+        """Start the processes that the configfile has for a host with a name, there or on a spare host."""
         plan = [] if self._plan_file is None else ["--plan", str(self._plan_file)]
-        starter = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", host, *plan]
+        starter = [sys.executable, "-m", "hpcps.launch.starter", str(self._conf), "--host", name, *plan]
+        starter += ["--incarnation", str(incarnation)] if incarnation else []
         # With the environment of its roles, a starter can fork them.
+        words = self._words[name]
         own = [*words[: len(words) - len(without_settings(words))], *starter]
-        return subprocess.Popen(remote_command(self._agent, host, own), stdin=subprocess.PIPE, preexec_fn=_tie)
+        command = remote_command(self._agent, host, own, silence=self._silence)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=_tie)
 
     def _left(self) -> bool:
         """Wait shortly and note the status of ended processes; return whether any process still runs."""
@@ -176,6 +193,11 @@ class Starter:
                 del self._agents[host]
                 gone = host in self._spared and (status < 0 or status == _OF_SSH)
                 self._note(0 if gone else status)
+                if gone and self._spares and self._may_start:
+                    self._gone += 1
+                    spare = self._spares.popleft()
+                    sys.stderr.write(f"hpcps: {host} is gone; its processes are replaced on {spare}\n")
+                    self._agents[host] = self._start_on(host, spare, self._gone * _OF_SPARE)
         self._start_due()
         if self._over is not None and time.monotonic() > self._over + _GRACE and self._only_late():
             return False
@@ -203,7 +225,7 @@ class Starter:
 
     def _start_due(self) -> None:
         """Start the replacements whose time has come; none once the others have finished, or are to stop."""
-        if self._over is not None or self._stopping or self._status:
+        if not self._may_start:
             self._due.clear()
         for entry in [entry for entry in self._due if entry[0] <= time.monotonic()]:
             self._due.remove(entry)
@@ -211,6 +233,11 @@ class Starter:
             name, number = self._names[lost.planned.rank], lost.incarnation + 1
             sys.stderr.write(f"hpcps: {name} is replaced ({number})\n")
             self._started.append(self._begin(lost.planned, number, lost.hurry))
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether the others have not finished, and are not to stop."""
+        return self._over is None and not self._stopping and not self._status
 
     def _only_late(self) -> bool:
         """Return whether all that still run are replacements that came too late, or starters that may wait for some."""
@@ -288,9 +315,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--agent", default="ssh", help="starts a program on another host (default: ssh)")
     parser.add_argument("--plan", type=Path, help="the plan: start processes again whose loss it permits")
     parser.add_argument("--host", help="start only the processes of this host; read signals from standard input")
+    parser.add_argument(
+        "--incarnation", type=int, default=0, help="the number of the processes, if they replace others"
+    )
     args = parser.parse_args(argv)
     try:
-        return Starter(args.conf, args.host, args.agent, args.plan).run()
+        return Starter(args.conf, args.host, args.agent, args.plan, args.incarnation).run()
     except ForkedRole as role:
         return role.execute()
 

@@ -57,6 +57,18 @@ _ESCAPES = str.maketrans(
 )
 
 
+def has_accuracy(frame: pd.DataFrame) -> bool:
+    """Return whether a table of `collect` has an evaluation with an accuracy; a script may log other numbers only."""
+    return "accuracy" in frame and bool(frame.loc[frame["event"] == "evaluation", "accuracy"].notna().any())
+
+
+def no_accuracy(frame: pd.DataFrame) -> RunError:
+    """Return the error of a command that needs accuracies."""
+    if (frame["event"] == "evaluation").any():
+        return RunError("the runs have logged no accuracy, which this command needs, as with log(accuracy=0.9)")
+    return RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
+
+
 def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each point of the sweep without its seed, in the file's order.
 
@@ -77,8 +89,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     from scipy.stats import t
 
     evaluations = frame[frame["event"] == "evaluation"]
-    if evaluations.empty or "accuracy" not in evaluations:
-        raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
+    if not has_accuracy(frame):
+        raise no_accuracy(frame)
     order = [name for name in ("point", "epoch", "time") if name in evaluations]
     last = evaluations.sort_values(order, kind="stable").groupby("run_id", observed=True, sort=False).tail(1)
     last = with_missing(last, frame.attrs.get("missing", ()))

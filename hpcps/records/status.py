@@ -328,7 +328,7 @@ class _Followed:
             pace=pace,
             left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
             round=int(finite(latest.get("round"))) + 1 if latest else 0,
-            accuracy=finite(evaluation.get("accuracy")) if evaluation else None,
+            accuracy=finite(evaluation["accuracy"]) if "accuracy" in evaluation else None,
             perplexity=finite(evaluation["perplexity"]) if "perplexity" in evaluation else None,
             acceptance=self._acceptance(ranks, evaluation),
             refused=int(

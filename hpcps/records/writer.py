@@ -84,6 +84,15 @@ class RecordWriter:
             self._lines = content.count(b"\n")
             self._sha256.update(content)
 
+    def resume(self, lines: int, elapsed: float) -> None:
+        """Go on from an earlier attempt with the next `start` line.
+
+        Args:
+            lines: how many lines before it are valid.
+            elapsed: the seconds from which `time` continues.
+        """
+        self._continues, self._started = lines, self._clock() - elapsed
+
     def part(self, state: State) -> CheckpointPart:
         """Return this process's part of a checkpoint: a role's state, and the lines of the record, which are on disk.
 

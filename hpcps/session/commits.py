@@ -36,6 +36,15 @@ class Commits:
     folder: Path
     size: int
 
+    def prepare(self) -> None:
+        """Create the folder, if it does not exist.
+
+        Raises:
+            RunError: it cannot be created.
+        """
+        with writing(f"to the folder {self.folder}", "give a folder= that all processes can read and write"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+
     def newest(self) -> int:
         """Return the number of the newest commit of all processes, from 1; 0 if there is none.
 
@@ -70,20 +79,17 @@ class Commits:
             RunError: they cannot be written.
         """
         file = self.file(rank, number)
-        with writing(f"the state {file}", "free disk space, or give TorchState another folder="):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(f"the state {file}", "free disk space, or give another folder="):
             write_whole(file.with_suffix(".json"), json.dumps(dict(recorded)))
             write_whole(file, content)
 
-    def recorded(self, rank: int) -> Mapping[str, Any]:
-        """Return what continues the record of a process from the newest commit; empty if there is none.
+    def recorded(self, rank: int, number: int) -> Mapping[str, Any]:
+        """Return what continues the record of a process from a commit.
 
         Raises:
-            SpecError: another number of processes has written the files.
             InputError: the file is damaged.
         """
-        number = self.newest()
-        return dict(read_json(self.file(rank, number).with_suffix(".json"))) if number else {}
+        return dict(read_json(self.file(rank, number).with_suffix(".json")))
 
     def keep(self, rank: int, number: int) -> None:
         """Remove the files of a process for all other commits."""

@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 from weakref import WeakSet
 
 from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
@@ -38,7 +38,6 @@ from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
 from hpcps.registry.components import extend
 from hpcps.registry.plugins import registry_of
-from hpcps.session.commits import FOLDER, Commits
 from hpcps.session.member import TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
@@ -317,18 +316,14 @@ def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, jo
     shares = plan.script.shares if plan.script is not None else ()
     sharding = Sharding(dict(zip(world, shares, strict=True))) if shares else None
     session = LaunchedSession(group, world, timeout, copies, sharding)
-    recorded: Mapping[str, Any] = {}
-    if me.role == "worker":
-        recorded = Commits(folder / FOLDER, len(session.member.workers)).recorded(me.index)
-    part = ScriptRecord.part_of(recorded) if recorded else None
-    writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host, part=part)
+    writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host)
     facts = {
         "rank": group.rank,
         "transport": run.spec["run"]["transport"]["kind"],
         "gpu": gpu_of(plan.world[group.rank], os.environ),
     }
     neighbours = [str(peer) for peer in group.in_memory()]
-    session.record = ScriptRecord(writer, session.member, recorded, **facts, shared_memory=neighbours)
+    session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)
     session.folder = folder
     if clocks is not None and offset is not None:
         tracer = Tracer(folder, run.run_id, me, session.host, clocks.session)

@@ -11,8 +11,6 @@ from typing import Any
 from hpcps.errors import SpecError, message_of
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.numerics.state import State
-from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.files import Prefix
 from hpcps.records.provenance import machine
 from hpcps.records.writer import RecordWriter
 from hpcps.session.member import Member
@@ -30,15 +28,12 @@ class ScriptRecord:
     part of both it combined tensors for all, `combine`, and exchanges were in flight, `in_flight`.
     """
 
-    def __init__(
-        self, writer: RecordWriter, member: Member, committed: Mapping[str, Any] | None = None, **facts: object
-    ) -> None:
-        """Write the first line.
+    def __init__(self, writer: RecordWriter, member: Member, **facts: object) -> None:
+        """Write the first line; if the script was started again, the next call does, because `resume` may be the next.
 
         Args:
             writer: writes the lines.
             member: the process.
-            committed: what `committed` has returned in an earlier attempt of the script, which goes on from there.
             facts: further facts for the first line.
         """
         self._writer, self._member = writer, member
@@ -46,9 +41,35 @@ class ScriptRecord:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._reported = (0, 0, 0.0, 0.0)
         self._first_step = self._last_step = 0.0
-        self._steps, self._logged = ((committed or {}).get(key, 0) for key in ("steps", "logged"))
-        self._first = self._steps + 1
-        writer.write("start", pid=os.getpid(), **facts, cpu_model=machine()["cpu"])
+        self._steps = self._logged = self._resumed = 0
+        self._facts: dict[str, object] | None = {"pid": os.getpid(), **facts, "cpu_model": machine()["cpu"]}
+        if writer.attempt == 1 or member.participant is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Write the first line, if it is not written."""
+        if self._facts is not None:
+            self._writer.write("start", **self._facts)
+            self._facts = None
+
+    def resume(self, committed: Mapping[str, Any]) -> None:
+        """Go on where an earlier attempt of the script was, if this is its record, and has no line of this attempt.
+
+        Args:
+            committed: what `committed` has returned there.
+        """
+        if self._facts is not None and committed.get("run") == self._writer.run_id:
+            self._writer.resume(committed["lines"], committed["elapsed"])
+            self._steps = self._resumed = committed["steps"]
+            self._logged = committed["logged"]
+        self._begin()
+
+    def committed(self) -> dict[str, Any]:
+        """Return what continues this record from now on when the script is started again; see `resume`."""
+        self._begin()
+        part = self._writer.part(State())
+        lines, counts = part.record.lines, {"steps": self._steps, "logged": self._logged}
+        return {"run": self._writer.run_id, "lines": lines, "elapsed": part.elapsed, **counts}
 
     def charge(self, task: str) -> None:
         """Add the time since the last charge to a task: `train` or `wait`."""
@@ -59,8 +80,9 @@ class ScriptRecord:
         self._last_step = time.perf_counter()
         self._first_step = self._first_step or self._last_step
         self._steps += 1
+        self._begin()
         self._writer.write("round", round=self._steps - 1, step=self._steps, **self._since_the_last())
-        if self._steps == self._first:  # the time before is mostly that of the start
+        if self._steps == self._resumed + 1:  # the time before is mostly that of the start
             self._sums |= dict.fromkeys(_TIMES, 0.0)
 
     def log(self, epoch: float | None, numbers: Mapping[str, Any]) -> None:
@@ -80,32 +102,23 @@ class ScriptRecord:
             place = {"epoch": float(self._logged if epoch is None else epoch), "round": self._steps}
         except (TypeError, ValueError) as error:
             raise SpecError(f"log expects numbers, or tensors with one element: {message_of(error)}") from error
+        self._begin()
         self._writer.write("evaluation", **place, step=self._steps, **values)
-
-    def committed(self) -> dict[str, Any]:
-        """Return what continues this record from now on when the script is started again; see `part_of`."""
-        part = self._writer.part(State())
-        counts = {"steps": self._steps, "logged": self._logged}
-        return {"lines": part.record.lines, "sha256": part.record.sha256, "elapsed": part.elapsed, **counts}
-
-    @staticmethod
-    def part_of(committed: Mapping[str, Any]) -> CheckpointPart:
-        """Return from where a record goes on."""
-        return CheckpointPart(State(), Prefix(committed["lines"], committed["sha256"]), committed["elapsed"])
 
     def end(self, reason: str, error: str = "") -> None:
         """Write the last line."""
         sums = dict(self._sums)
+        self._begin()
         self._writer.write("end", reason=reason, **({"error": error} if error else {}), **self._since_the_last())
-        if self._steps >= self._first:  # the time after the last step is mostly that of waiting for the others to end
+        if self._steps > self._resumed:  # the time after the last step is mostly that of waiting for the others to end
             self._sums |= {task: sums[task] for task in _TIMES}
         self._writer.close()
 
     def __str__(self) -> str:
         """Return the steps per second, the bytes, the share of the exchange that was hidden, and what limited it."""
         sums, parts = self._sums, []
-        if self._steps > self._first:
-            rate = (self._steps - self._first) / (self._last_step - self._first_step)
+        if self._steps > self._resumed + 1:
+            rate = (self._steps - self._resumed - 1) / (self._last_step - self._first_step)
             parts.append(f"{self._steps} steps, {rate:.3g} steps/s")
         parts.append(f"{_sized(sums['bytes_sent'])} sent, {_sized(sums['bytes_received'])} received")
         if sums["in_flight"]:

@@ -252,6 +252,9 @@ class Checkpoint(Config):
         return any(step and after // step > before // step for step, (before, after) in counts)
 
 
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
 class Survive(Config):
     """Which processes a run may lose. A process that is lost and not named here ends the run."""
 
@@ -278,6 +281,11 @@ class Survive(Config):
         le=WEEK,
         description="Seconds without a sign of life after which a process that may be lost is lost: it is stopped, or "
         "its host is gone. A process that is killed is lost at once.",
+    )
+    spares: Annotated[tuple[HostName, ...], Field(strict=False)] = Field(
+        (),
+        description="Hosts for the replacements of the processes of hosts that are gone, in this order; others are "
+        "replaced on their own host.",
     )
 
 

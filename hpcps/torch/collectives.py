@@ -17,6 +17,7 @@ from hpcps.session.current import checked_rank, rank, session
 from hpcps.session.pending import forget_calls, kept
 from hpcps.session.reduction import BROADCAST, GATHER
 from hpcps.torch.combining import combine
+from hpcps.torch.compatibility import refuses_absent_arguments
 from hpcps.torch.copies import bytes_of, on_host
 from hpcps.torch.exchange import PendingTensor, begin, called, check_whole, checked, copied, named, sparse_error
 from hpcps.torch.rows import PendingRows, begin_rows, in_words
@@ -24,6 +25,7 @@ from hpcps.torch.rows import PendingRows, begin_rows, in_words
 _SMALLEST = 1 << 10
 
 
+@refuses_absent_arguments
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
     """Return the tensor of one process in all processes.
 
@@ -47,21 +49,25 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor
     return _begin(copied(tensor), name, root_rank).finish()
 
 
+@refuses_absent_arguments
 def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> int:
     """Begin a `broadcast`; return a handle for `synchronize` and `poll`."""
     return kept(_begin(copied(checked(tensor)), name, root_rank))
 
 
+@refuses_absent_arguments
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
     """Do a `broadcast` in place, and return the tensor."""
     return _begin(checked(tensor), name, root_rank).finish()
 
 
+@refuses_absent_arguments
 def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) -> int:
     """Begin a `broadcast` in place; return a handle. The tensor must not be used until `synchronize` returns."""
     return kept(_begin(checked(tensor), name, root_rank))
 
 
+@refuses_absent_arguments
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Tensor]], root_rank: int = 0, prefix: str = "broadcast/"
 ) -> None:
@@ -86,6 +92,7 @@ def broadcast_parameters(
         each.finish()
 
 
+@refuses_absent_arguments
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "") -> None:
     """Give the state of one process's optimizer to all, with its learning rate and other settings.
 
@@ -102,6 +109,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         optimizer.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=False))
 
 
+@refuses_absent_arguments
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Return the object of one process in all processes; it is pickled.
 
@@ -122,6 +130,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     return obj if root else pickle.loads(values.numpy().tobytes()[:length])
 
 
+@refuses_absent_arguments
 def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     """Return the tensors of all processes one after another along the first dimension, in the order of the processes.
 
@@ -145,11 +154,13 @@ def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     return _begin_gather(tensor, name).finish()
 
 
+@refuses_absent_arguments
 def allgather_async(tensor: Tensor, name: str | None = None) -> int:
     """Begin an `allgather`; return a handle for `synchronize` and `poll`. The tensor may be changed at once."""
     return kept(_begin_gather(checked(tensor), name))
 
 
+@refuses_absent_arguments
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return the objects of all processes, in their order, in all processes; they are pickled.
 
@@ -162,12 +173,14 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     return [pickle.loads(rows.tobytes()) for rows in pending.rows()]
 
 
+@refuses_absent_arguments
 def barrier() -> None:
     """Wait until all processes call this."""
     nothing = torch.zeros(1, dtype=torch.uint8)
     begin(nothing, nothing, "barrier/", "sum").finish()
 
 
+@refuses_absent_arguments
 def join(device: int = -1) -> int:
     """Wait until all processes call this; until then, the others go on without this one, which has no data left.
 

@@ -14,6 +14,7 @@ from hpcps.session.current import session
 from hpcps.session.pending import kept, synchronize
 from hpcps.session.reduction import operation_of
 from hpcps.torch.combining import check_factors, combine, scaled
+from hpcps.torch.compatibility import refuses_absent_arguments
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import PendingTensor, checked, copied, reduction_of
 from hpcps.torch.rows import PendingSparse, check_sparse
@@ -38,6 +39,7 @@ def operation(average: bool | None, op: str | None) -> str:
     return op
 
 
+@refuses_absent_arguments
 def allreduce(
     tensor: Tensor,
     average: bool | None = None,
@@ -70,6 +72,7 @@ def allreduce(
     return result if postscale_factor == 1.0 else result * postscale_factor
 
 
+@refuses_absent_arguments
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -83,6 +86,7 @@ def allreduce_async(
     return kept(scaled(copy, name, reduction_of(operation(average, op), None), factors))
 
 
+@refuses_absent_arguments
 def allreduce_(
     tensor: Tensor,
     average: bool | None = None,
@@ -97,6 +101,7 @@ def allreduce_(
     return result
 
 
+@refuses_absent_arguments
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -110,6 +115,7 @@ def allreduce_async_(
     return kept(scaled(checked(tensor), name, reduction_of(operation(average, op), None), factors))
 
 
+@refuses_absent_arguments
 def sparse_allreduce_async(tensor: Tensor, name: str | None = None, op: str | None = None) -> Callable[[], Tensor]:
     """Begin an `allreduce` of a sparse tensor, by `Average` or `Sum`; return a function that returns its result."""
     checked(tensor)
@@ -130,6 +136,7 @@ class _PendingGroup:
         return [member.finish() for member in self.members]
 
 
+@refuses_absent_arguments
 def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -149,6 +156,7 @@ def grouped_allreduce(
     return _begin_group(copies, average, name, op, factors, compression).finish()
 
 
+@refuses_absent_arguments
 def grouped_allreduce_async(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -162,6 +170,7 @@ def grouped_allreduce_async(
     return kept(_begin_group(copies, average, name, op, (prescale_factor, postscale_factor)))
 
 
+@refuses_absent_arguments
 def grouped_allreduce_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -174,6 +183,7 @@ def grouped_allreduce_(
     return _begin_group(tensors, average, name, op, (prescale_factor, postscale_factor)).finish()
 
 
+@refuses_absent_arguments
 def grouped_allreduce_async_(
     tensors: Sequence[Tensor],
     average: bool | None = None,

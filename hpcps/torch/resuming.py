@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import io
 import random
+from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
 from hpcps.session.commits import FOLDER, Commits
 from hpcps.session.current import rank, session, size
+from hpcps.session.session import Session
 from hpcps.torch.collectives import allgather_object, barrier
 
-_OWN = ("commit", "restored")
-_PLAIN = (bool, int, float, str, type(None), torch.Tensor)
+_OWN = ("commit", "folder", "restored")
+_VALUES = (bool, int, float, str, type(None))
+_in_use: WeakKeyDictionary[Session, set[Path]] = WeakKeyDictionary()
+"""The folders of the states of each session."""
 
 
 class TorchState:
@@ -38,72 +45,94 @@ class TorchState:
 
     restored: bool
 
-    def __init__(self, folder: str | Path | None = None, **parts: Any) -> None:
+    def __init__(
+        self, model: Any = None, optimizer: Any = None, *, folder: str | Path | None = None, **parts: Any
+    ) -> None:
         """Take the parts, and what the last commit has of them, in all processes at the same time; after `init`.
 
         Args:
-            folder: a folder that all processes can read; by default, one of the run of `hpcps launch`, which removes
-                it when the script has ended. In a folder of the script the last commit stays.
-            **parts: models, optimizers, schedulers and whatever else has `state_dict` and `load_state_dict`; and
-                values: numbers, texts, tensors, and lists, tuples and dictionaries of these.
+            model: a part with the name `model`.
+            optimizer: a part with the name `optimizer`.
+            folder: a folder that all processes can read and write; by default, one of the run of `hpcps launch`, which
+                removes it when the script has ended. In a folder of the script the last commit stays.
+            **parts: all else that has `state_dict` and `load_state_dict`, such as schedulers; generators of torch; and
+                values: tensors, numbers, texts, and lists, tuples and dictionaries of these. A tensor is overwritten,
+                and other values are new ones.
 
         Raises:
-            SpecError: there is no folder, or one with the state of other parts or of another number of processes, or a
-                part is neither.
+            SpecError: there is no folder, or one of another TorchState, with other parts or of another number of
+                processes; or a part is none of the above.
             RunError: the files cannot be read, or the processes do not find the same commit.
         """
+        parts |= {name: part for name, part in (("model", model), ("optimizer", optimizer)) if part is not None}
         if taken := [name for name in parts if name in _OWN or name.startswith("_")]:
             raise SpecError(f"TorchState cannot have a part with the name {taken[0]}: use another one")
-        self._objects = {name: part for name, part in parts.items() if hasattr(part, "load_state_dict")}
-        self._values = [name for name in parts if name not in self._objects]
         vars(self).update(parts)
-        self._checked_values()
-        self._checked = False
-        self._commits = Commits(self._folder(folder), size())
+        self._names = tuple(parts)
+        self._state()
+        found = self._folder(folder)
+        others = _in_use.setdefault(session(), set())
+        if (place := found.resolve()) in others:
+            raise SpecError(f"another TorchState uses {found} already: give all parts to one, or one of them a folder=")
+        others.add(place)
+        self._commits = Commits(found, size())
+        self._commits.prepare()
         self._number = self._commits.newest()
         if len(set(allgather_object(self._number, "state"))) > 1:
             raise RunError(
-                f"the processes find different states in {self._commits.folder}: give TorchState a folder= that all of "
-                "them can read, and only processes of this script write"
+                f"the processes find different states in {found}: give TorchState a folder= that all of them can read, "
+                "and only processes of this script write"
             )
         self.restored = self._number > 0
         if self.restored:
             self._restore()
+        # A commit of all processes may follow only when nobody has files of one that not all had.
+        self._commits.keep(rank(), self._number)
+        barrier()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in ("restored", *self._names):
+            raise SpecError(f"this TorchState does not keep {name}: give it to TorchState(…, {name}=)")
+        super().__setattr__(name, value)
 
     def commit(self) -> None:
         """Write the state of this process; returns when all processes have written theirs.
 
         Raises:
             RunError: it cannot be written.
-            SpecError: a value, or the state of an object, is none of those that can be kept.
+            SpecError: a part has what cannot be kept.
         """
-        objects = {name: part.state_dict() for name, part in self._objects.items()}
-        if not self._checked:
-            _check_readable(objects)
-            self._checked = True
-        content = {
-            "objects": objects,
-            "values": self._checked_values(),
-            "random": _random_states(),
-        }
         buffer, record = io.BytesIO(), session().record
-        torch.save(content, buffer)
+        torch.save({"parts": self._state(), "random": _random_states()}, buffer)
         self._number += 1
         recorded = {} if record is None else record.committed()
         self._commits.write(rank(), self._number, buffer.getbuffer(), recorded)
         barrier()
         self._commits.keep(rank(), self._number)
 
-    def _checked_values(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self._values}
-        for name, value in values.items():
-            if not _is_plain(value):
+    def _state(self) -> dict[str, Any]:
+        """Return the state of each part, which torch can read back without executing what is in a file.
+
+        Raises:
+            SpecError: it cannot.
+        """
+        state = {}
+        for name in self._names:
+            part = getattr(self, name)
+            owned = _state_of(part)
+            state[name] = _plain(part if owned is None else owned)
+            if not _is_plain(state[name]) and not (owned is not None and _is_readable(state[name])):
+                what = f"{name}, which is of type {type(part).__name__}" if owned is None else f"the state of {name}"
                 raise SpecError(
-                    f"TorchState cannot keep {name}, which is of type {type(value).__name__}: give what has "
-                    "state_dict() and load_state_dict(), or numbers, texts, tensors, and lists, tuples and "
-                    "dictionaries of these"
+                    f"TorchState cannot keep {what}: give what has state_dict() and load_state_dict(), or tensors, "
+                    "numbers, texts, and lists, tuples and dictionaries of these"
                 )
-        return values
+            if owned is None and not isinstance(part, Tensor) and _has_parameter(part):
+                raise SpecError(
+                    f"TorchState cannot keep {name}: it contains tensors that require gradients, and those that it "
+                    "reads back would be others: give each of them to TorchState by itself"
+                )
+        return state
 
     @staticmethod
     def _folder(folder: str | Path | None) -> Path:
@@ -120,61 +149,96 @@ class TorchState:
         file = self._commits.file(rank(), self._number)
         try:
             found = torch.load(file, map_location="cpu", weights_only=True)
-            objects, values = dict(found["objects"]), dict(found["values"])
+            states, numbers = dict(found["parts"]), dict(found["random"])
         except Exception as error:
-            raise RunError(f"the state {file} is damaged: remove its folder to begin again") from error
-        if {*objects, *values} != {*self._objects, *self._values}:
-            there, mine = (", ".join(sorted(names)) for names in ({*objects, *values}, {*self._objects, *self._values}))
+            raise RunError(
+                f"the state {file} cannot be read ({type(error).__name__}): it is damaged, or of another version of "
+                "hpcps or torch; remove its folder to begin again"
+            ) from error
+        if states.keys() != set(self._names):
+            there, mine = (", ".join(sorted(names)) for names in (states, self._names))
             raise SpecError(
                 f"{self._commits.folder} has the state of {there}, and this one has {mine}: give the same parts, or "
                 "remove the folder to begin again"
             )
-        for name, part in self._objects.items():
-            part.load_state_dict(objects[name])
-        vars(self).update(values)
-        _restore_random(found["random"])
+        for name, state in states.items():
+            self._give(name, state)
+        _restore_random(numbers)
+        if (record := session().record) is not None:
+            record.resume(self._commits.recorded(rank(), self._number))
+
+    def _give(self, name: str, state: Any) -> None:
+        """Give a part its state."""
+        part = getattr(self, name)
+        if isinstance(part, torch.Generator):
+            part.set_state(state)
+        elif hasattr(part, "load_state_dict"):
+            part.load_state_dict(state)
+        elif not isinstance(part, Tensor):
+            setattr(self, name, state)
+        elif isinstance(state, Tensor) and state.shape == part.shape:
+            with torch.no_grad():
+                part.copy_(state)
+        else:
+            was = tuple(state.shape) if isinstance(state, Tensor) else f"no tensor, but {state!r:.50}"
+            raise SpecError(f"{name} had the shape {was} at the last commit, and has {tuple(part.shape)} now")
 
 
-def _check_readable(objects: dict[str, Any]) -> None:
-    """Check that torch can read states back without executing code that is in a file.
+def _state_of(part: Any) -> Any:
+    """Return the state of a part that has one; None of a value."""
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    return part.state_dict() if hasattr(part, "load_state_dict") else None
 
-    Raises:
-        SpecError: it cannot read one.
-    """
-    for name, state in objects.items():
-        buffer = io.BytesIO()
-        try:
-            torch.save(state, buffer)
-            buffer.seek(0)
-            torch.load(buffer, weights_only=True)
-        except Exception as error:
-            raise SpecError(
-                f"TorchState cannot keep {name}: its state_dict() has objects that torch.load(weights_only=True) does "
-                "not read back: give tensors, numbers, texts, lists and dictionaries"
-            ) from error
+
+def _plain(value: Any) -> Any:
+    """Return a value with the numbers of numpy that it contains as numbers of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) in (dict, OrderedDict):
+        return type(value)((_plain(key), _plain(each)) for key, each in value.items())
+    return value
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return all(map(_is_plain, value))
-    if isinstance(value, dict):
+    if type(value) in (dict, OrderedDict):
         return all(map(_is_plain, value.keys())) and all(map(_is_plain, value.values()))
-    return isinstance(value, _PLAIN)
+    return type(value) in _VALUES or isinstance(value, Tensor)
+
+
+def _is_readable(state: Any) -> bool:
+    """Return whether torch reads a state back without executing what is in a file."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(state, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception:
+        return False
+    return True
+
+
+def _has_parameter(value: Any) -> bool:
+    """Return whether a value contains a tensor that requires gradients."""
+    if isinstance(value, Mapping):
+        return any(map(_has_parameter, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_parameter, value))
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _random_states() -> dict[str, Any]:
     """Return the states of the generators that scripts use, as tensors, numbers and texts."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    words = torch.from_numpy(np.asarray(keys).astype(np.int64))
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "random": random.getstate(),
-        "numpy": (
-            kind,
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            int(position),
-            int(has_gauss),
-            float(gauss),
-        ),
+        "numpy": (kind, words, int(position), int(has_gauss), float(gauss)),
     }
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()

@@ -6,6 +6,7 @@ such a host has mounts of its own, so it may have another Python, other packages
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -71,6 +72,12 @@ class HostNamespaces:
         """Let a host send at most at a rate, such as `10mbit`."""
         shaper = ("tc", "qdisc", "add", "dev", "eth7", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
         subprocess.run(["ip", "netns", "exec", f"{self._prefix}-{host}", *shaper], check=True, capture_output=True)
+
+    def kill(self, host: int) -> None:
+        """Kill all processes of a host, and what has started them from others, as if it were gone."""
+        found = subprocess.run(["ip", "netns", "pids", f"{self._prefix}-{host}"], capture_output=True, text=True)
+        for pid in sorted(map(int, found.stdout.split())):  # the connection first, which else sees how the others end
+            os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Remove them."""

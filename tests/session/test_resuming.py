@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 
 import numpy as np
@@ -24,7 +25,7 @@ torch.manual_seed(bps.rank())
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 bps.broadcast_parameters(model.state_dict())
 optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model.named_parameters())
-state = bps.TorchState(*sys.argv[2:], model=model, optimizer=optimizer, step=0, losses=[])
+state = bps.TorchState(model, optimizer, folder=sys.argv[2] if sys.argv[2:] else None, step=0, losses=[])
 begins = state.step
 while state.step < 6:
     if state.step == 4 and bps.rank() == 1 and not state.restored and sys.argv[1] == "lost":
@@ -76,6 +77,13 @@ def test_a_script_that_always_fails_is_tried_so_many_times(tmp_path):
     assert "hpcps: tried again, 2 of 2 times" in text
 
 
+def written(folder, size, rank, number):
+    """Write a file of a commit."""
+    commits = Commits(folder, size)
+    commits.prepare()
+    commits.write(rank, number, memoryview(b"x"), {})
+
+
 def alone(body):
     """Call a function in the session of one process."""
     bps.init(alone=True)
@@ -91,7 +99,7 @@ def test_a_state_keeps_parts_values_and_random_numbers(tmp_path):
 
     def first():
         model = torch.nn.Linear(2, 2)
-        state = bps.TorchState(tmp_path / "kept", model=model, step=3, names=["a", {"b": (1.5, None, torch.ones(2))}])
+        state = bps.TorchState(model, folder=tmp_path / "kept", step=3, names=["a", {"b": (1.5, None, torch.ones(2))}])
         assert not state.restored
         state.step = 7
         state.commit()
@@ -99,7 +107,7 @@ def test_a_state_keeps_parts_values_and_random_numbers(tmp_path):
 
     def second():
         model = torch.nn.Linear(2, 2)
-        state = bps.TorchState(tmp_path / "kept", model=model, step=0, names=[])
+        state = bps.TorchState(model, folder=tmp_path / "kept", step=0, names=[])
         assert state.restored
         assert (state.step, state.names[0], state.names[1]["b"][:2]) == (7, "a", (1.5, None))
         numbers = drawn()
@@ -118,7 +126,7 @@ def test_a_commit_counts_if_all_processes_have_written_it(tmp_path):
     for rank, number in ((0, 1), (1, 1), (0, 2)):
         commits.write(rank, number, memoryview(b"x"), {"lines": number})
     assert commits.newest() == 1
-    assert commits.recorded(0) == {"lines": 1}
+    assert commits.recorded(0, 1) == {"lines": 1}
     commits.write(1, 2, memoryview(b"x"), {"lines": 5})
     assert commits.newest() == 2
     commits.keep(0, 2)
@@ -128,49 +136,98 @@ def test_a_commit_counts_if_all_processes_have_written_it(tmp_path):
 
 def test_processes_that_find_different_states_say_so(tmp_path):
     def body():
-        Commits(tmp_path / str(bps.rank()), 2).write(0, 1, memoryview(b"x"), {})
+        written(tmp_path / str(bps.rank()), 2, 0, 1)
         if bps.rank() == 0:
-            Commits(tmp_path / "0", 2).write(1, 1, memoryview(b"x"), {})
+            written(tmp_path / "0", 2, 1, 1)
         with pytest.raises(
             RunError, match=r"find different states in .*: give TorchState a folder= that all of them can read"
         ):
-            bps.TorchState(tmp_path / str(bps.rank()), step=0)
+            bps.TorchState(folder=tmp_path / str(bps.rank()), step=0)
 
     fork(2, body)
 
 
+class Ratio(float):
+    pass
+
+
+class WithState:
+    """Has a state that torch does not read back."""
+
+    def state_dict(self):
+        return {"best": Ratio(0.5)}
+
+    def load_state_dict(self, state):
+        pass
+
+
 def test_what_a_state_refuses(tmp_path):
     def body():
-        folder = tmp_path / "state"
-        bps.TorchState(folder, step=1).commit()
-        Commits(tmp_path / "other", 2).write(0, 1, memoryview(b"x"), {})
-        Commits(tmp_path / "damaged", 1).write(0, 1, memoryview(b"x"), {})
+        folder, w = tmp_path / "state", torch.zeros(2, requires_grad=True)
+        kept = bps.TorchState(folder=folder, step=1)
+        kept.commit()
+        for name in ("again", "apart", "shape"):
+            shutil.copytree(folder, tmp_path / name)
+        written(tmp_path / "other", 2, 0, 1)
+        written(tmp_path / "damaged", 1, 0, 1)
+        (tmp_path / "file").touch()
+
+        def state(name, *parts, **more):
+            return bps.TorchState(*parts, folder=tmp_path / name, **more)
+
         for wrong, error, words in (
             (
                 lambda: bps.TorchState(step=0),
                 SpecError,
-                "TorchState has no folder: start the script with `hpcps launch`, or give",
+                "TorchState has no folder: start the script with `hpcps launch",
             ),
-            (lambda: bps.TorchState(folder, commit=0), SpecError, "a part with the name commit: use another one"),
+            (lambda: state("new", commit=0), SpecError, "a part with the name commit: use another one"),
             (
-                lambda: bps.TorchState(folder, step=object()),
+                lambda: state("new", step=object()),
                 SpecError,
-                "TorchState cannot keep step, which is of type object: give",
+                "cannot keep step, which is of type object: give what has",
+            ),
+            (lambda: state("new", step=Ratio(1)), SpecError, "cannot keep step, which is of type Ratio: give what has"),
+            (lambda: state("new", WithState()), SpecError, "cannot keep the state of model: give what has state_dict"),
+            (
+                lambda: state("new", ws=[w]),
+                SpecError,
+                "cannot keep ws: it contains tensors that require gradients, and",
             ),
             (
-                lambda: bps.TorchState(folder, epoch=0),
+                lambda: state("apart", epoch=0),
                 SpecError,
                 "has the state of step, and this one has epoch: give the same",
             ),
             (
-                lambda: bps.TorchState(tmp_path / "other", step=0),
+                lambda: state("shape", step=w),
                 SpecError,
-                "the state of 2 processes, and 1 have been started",
+                r"step had the shape no tensor, but 1 at the last commit, and ha",
             ),
             (
-                lambda: bps.TorchState(tmp_path / "damaged", step=0),
+                lambda: state("other", step=0),
+                SpecError,
+                "the state of 2 processes, and 1 have been started: start 2, or",
+            ),
+            (
+                lambda: state("damaged", step=0),
                 RunError,
-                r"rank-0-of-1-1\.pt is damaged: remove its folder",
+                r"rank-0-of-1-1\.pt cannot be read \(Unpickl.*\): it is damaged",
+            ),
+            (
+                lambda: state("state", step=0),
+                SpecError,
+                "another TorchState uses .*state already: give all parts to one",
+            ),
+            (
+                lambda: state("file/below", step=0),
+                RunError,
+                "cannot write to the folder .*below: .*; give a folder= that",
+            ),
+            (
+                lambda: setattr(kept, "best", 1),
+                SpecError,
+                r"this TorchState does not keep best: give it to TorchState\(",
             ),
         ):
             with pytest.raises(error, match=words):
@@ -179,11 +236,53 @@ def test_what_a_state_refuses(tmp_path):
     alone(body)
 
 
-def test_a_state_that_cannot_be_written_says_why(tmp_path):
-    (tmp_path / "file").write_text(json.dumps({}))
+def test_tensors_are_overwritten_and_numbers_of_numpy_become_those_of_python(tmp_path):
+    def body(value):
+        w, other = torch.zeros(3, requires_grad=True), torch.zeros(2)
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD([w], 0.1))
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        generator = torch.Generator().manual_seed(value)
+        parts = {"w": w, "other": other, "best": np.float64(value), "schedule": schedule, "generator": generator}
+        state = bps.TorchState(optimizer=optimizer, folder=tmp_path / "kept", **parts)
+        if not state.restored:
+            w.sum().backward()
+            optimizer.step()
+            schedule.step(np.float64(0.25))
+            other += 1
+            state.commit()
+        return w.tolist(), other.tolist(), state.best, schedule.best, torch.rand(2, generator=generator).tolist()
+
+    first, second = alone(lambda: body(1)), alone(lambda: body(2))
+    assert first == second
+    assert first[0][0] != 0
+    assert type(second[2]) is float
+
+
+def test_commits_of_two_attempts_are_not_mixed(tmp_path):
+    """A process has written a commit that not all have; another attempt goes on from the one before it."""
+    commits = Commits(tmp_path, 2)
 
     def body():
-        with pytest.raises(RunError, match=r"cannot be read: Not a directory"):
-            bps.TorchState(tmp_path / "file" / "below", step=0).commit()
+        state = bps.TorchState(folder=tmp_path, step=0)
+        if not state.restored:
+            state.commit()
+            return
+        assert sorted(file.name for file in tmp_path.glob("*.pt")) == ["rank-0-of-2-1.pt", "rank-1-of-2-1.pt"]
 
-    alone(body)
+    fork(2, body)
+    commits.write(1, 2, memoryview(b"x"), {})
+    fork(2, body)
+
+
+def test_a_script_that_asks_for_what_it_cannot_have_is_not_started_again(tmp_path):
+    script = "import hpcps.torch as bps; bps.init(); print('tries'); bps.TorchState(step=print)"
+    text = launched(tmp_path, script, processes=1, options=("--retry", "2"), succeeds=False)
+    assert text.count("tries") == 1
+    assert "tried again" not in text
+
+
+def test_the_files_of_a_script_that_fails_are_named(tmp_path):
+    script = "import hpcps.torch as bps; bps.init(); bps.TorchState(step=0).commit(); raise SystemExit(3)"
+    text = launched(tmp_path, script, processes=1, succeeds=False)
+    (folder,) = tmp_path.glob("results/script/runs/*/state")
+    assert f"hpcps: the last commit of the script is in {folder}: TorchState(folder=...) goes on from it" in text

@@ -241,9 +241,9 @@ def _survive(run: Run) -> Iterator[Need]:
         if least is not None:
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", "min_workers"), "survivors", message)
-        if "after" in run.survive.model_fields_set:
+        for name in run.survive.model_fields_set & {"after", "spares"}:
             message = "has an effect only with workers = true: set that, or leave it out"
-            yield Need(("survive", "after"), "survivors", message)
+            yield Need(("survive", name), "survivors", message)
         return
     if least is not None:
         message = "in an asynchronous run nobody waits for a number of workers: leave it out"
@@ -258,6 +258,9 @@ def _survive(run: Run) -> Iterator[Need]:
     if "after" in run.survive.model_fields_set:
         message = "a process is silent only where roles are processes: leave it out; simulation.failures has noticed"
         yield Need(("survive", "after"), "processes", message)
+    if run.survive.spares:
+        message = "only processes have hosts, which may be gone: leave it out"
+        yield Need(("survive", "spares"), "processes", message)
     if "replacements" in run.transport.offers and not run.transport.replaces:
         message = "acknowledgements are for connections that break, and a lost process has none: leave out one of both"
         yield Need(survivor, "", message, (("transport", "resend"),))
