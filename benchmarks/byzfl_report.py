@@ -123,5 +123,6 @@ def _draw(results: Results, rule: str, path: Path) -> bool:
         [f"{NAMES[side]}, f = {f}" for side in SIDES for f in BYZANTINE],
         PlotOptions(),
     )
+    figure.axes[0].axvline(len(BYZANTINE) - 0.5, color="white", linewidth=6)  # between the libraries
     figure.savefig(path, dpi=120)
     return True

@@ -150,5 +150,7 @@ class ProgressDisplay:
             parts.append("stalled")
         if run.lost:
             parts.append(f"{len(run.lost)} process{'es' * (len(run.lost) > 1)} lost")
+        if run.excluded:
+            parts.append(f"{len(run.excluded)} worker{'s' * (len(run.excluded) > 1)} excluded")
         parts.append(f"{seconds // 60}:{seconds % 60:02}")
         return "  ".join(parts)

@@ -48,6 +48,13 @@ def test_a_run_by_itself_is_shown_in_full(paths, monkeypatch):
     assert "about 30 s left" in text
 
 
+def test_lost_processes_and_excluded_workers_are_counted(paths, monkeypatch):
+    with (paths[0] / "records" / "validator-0.jsonl").open("a") as record:
+        for line in ({"event": "lost", "process": "worker-2"}, {"event": "excluded", "worker": 1}):
+            record.write(json.dumps({**line, "time": 10.0}) + "\n")
+    assert "1 process lost  1 worker excluded  0:0" in drawn([paths[0]], monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("count", "alone", "first"),
     [
