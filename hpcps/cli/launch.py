@@ -131,7 +131,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.trace.reader import is_stale, merge
     from hpcps.registry import active
     from hpcps.registry.plugins import read_plugins
-    from hpcps.session.commits import FOLDER
+    from hpcps.session.commits import FOLDER, Commits
 
     until = None if args.walltime is None else last_moment(args.walltime, args.margin, "--margin")
     command = [args.program, *args.arguments]
@@ -188,6 +188,10 @@ def handle(args: argparse.Namespace) -> int:
         print(f"hpcps: stopped by {outcome.stopped.name}", file=sys.stderr)
     elif outcome.status:
         print(f"hpcps: {shlex.join(command)}: {outcome}", file=sys.stderr)
-    if (kept := directory.path / FOLDER).exists():
-        print(f"hpcps: the last commit of the script is in {kept}: TorchState(folder=...) goes on from it", flush=True)
+    commits = Commits(directory.path / FOLDER, args.n)
+    if outcome.status and commits.newest():
+        kept = f"the last commit of the script is in {commits.folder}: TorchState(folder=...) goes on from it"
+        print(f"hpcps: {kept}", file=sys.stderr)
+    elif outcome.status:
+        shutil.rmtree(commits.folder, ignore_errors=True)
     return outcome.status if outcome.stopped or outcome.suspended or not outcome.status else ExitStatus.FAILED

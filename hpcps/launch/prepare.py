@@ -150,13 +150,13 @@ def _check_spares(run: Run, site: Site) -> None:
     Raises:
         LaunchError: one of them is, or the run begins on this machine alone.
     """
-    names = {host.name for host in site.hosts or ()}
+    names = {host.name.partition(".")[0].lower() for host in site.hosts or ()}
     if run.survive.spares and site.hosts is None:
         raise LaunchError(
             "survive.spares is for the hosts of a launch, and this one is on this machine alone: give "
             "--hostfile, or leave survive.spares out"
         )
-    if both := [host for host in run.survive.spares if host in names]:
+    if both := [host for host in run.survive.spares if host.partition(".")[0].lower() in names]:
         raise LaunchError(
             f"survive.spares has {both[0]}, and so has {site.hostfile or 'the job'}: a spare host has no "
             "processes when the run begins; take it out of one of both"

@@ -46,6 +46,8 @@ _OF_SPARE = 1_000_000
 """The numbers of replacements on the n-th spare host begin at n times this, which is more than a host starts."""
 _OF_SSH = 255
 """The status of ssh when the connection is lost."""
+_OF_SHELL = (126, 127)
+"""The statuses of a shell that cannot execute a program, as on a spare host without this environment."""
 _ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -113,6 +115,7 @@ class Starter:
             self._spares += plan.spares
             self._silence = plan.silence(plan.world[next(iter(plan.replaceable))]) if plan.spares else None
         self._gone = 0
+        self._places: dict[str, str] = {}  # the spare host in the place of each host that is gone
         self._words: dict[str, Sequence[str]] = {}
         self._started: list[Started] = []
         self._due: list[tuple[float, Started]] = []
@@ -191,12 +194,13 @@ class Starter:
         for host, agent in list(self._agents.items()):
             if (status := agent.poll()) is not None:
                 del self._agents[host]
-                gone = host in self._spared and (status < 0 or status == _OF_SSH)
-                self._note(0 if gone else status)
-                if gone and self._spares and self._may_start:
+                where = self._places.get(host, host)
+                gone = status < 0 or status == _OF_SSH or (where != host and status in _OF_SHELL)
+                self._note(0 if gone and host in self._spared else status)
+                if gone and host in self._spared and self._spares and self._may_start:
                     self._gone += 1
-                    spare = self._spares.popleft()
-                    sys.stderr.write(f"hpcps: {host} is gone; its processes are replaced on {spare}\n")
+                    spare = self._places[host] = self._spares.popleft()
+                    sys.stderr.write(f"hpcps: {where} is gone; its processes are replaced on {spare}\n")
                     self._agents[host] = self._start_on(host, spare, self._gone * _OF_SPARE)
         self._start_due()
         if self._over is not None and time.monotonic() > self._over + _GRACE and self._only_late():

@@ -97,16 +97,19 @@ class Lines:
         steps = ((number, line.get("step")) for number, line in self._valid()[0])
         return next((number for number, each in steps if isinstance(each, int) and each > step), self.count)
 
-    def _valid(self) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    def _valid(self, until: float = math.inf) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+        """Return the lines that were valid when there were so many, with their numbers, and the first attempt."""
         valid: list[tuple[int, dict[str, Any]]] = []
         first = starts = 1
         for number, line in zip(self.numbers, self.lines, strict=True):
+            if number >= until:
+                break
             if line.get("event") == "start":
                 attempt = line.get("attempt", starts)
                 starts += 1
                 continues = line.get("continues")
                 if isinstance(continues, int):
-                    valid = [item for item in valid if item[0] < continues]
+                    valid, first = self._valid(min(continues, number))
                 else:
                     valid, first = [], attempt if isinstance(attempt, int) else starts
             valid.append((number, line))

@@ -22,6 +22,8 @@ FOLDER = "state"
 """The folder of a launch's commits in the folder of its run."""
 
 _NAME = re.compile(r"rank-(\d{1,9})-of-(\d{1,9})-(\d{1,18})\.pt")
+_ANY = re.compile(r"(\.?)rank-(\d{1,9})-of-\d{1,9}-(\d{1,18})\.(?:pt|json)(?:\.\d+)?")
+"""Also what a process that was killed has not finished."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,18 @@ class Commits:
         return dict(read_json(self.file(rank, number).with_suffix(".json")))
 
     def keep(self, rank: int, number: int) -> None:
-        """Remove the files of a process for all other commits."""
-        for file in self._files():
-            mine, _, other = self._numbers(file)
-            if mine == rank and other != number:
-                for each in (file, file.with_suffix(".json")):
-                    with suppress(OSError):  # it is removed with the next commit
-                        each.unlink()
+        """Remove the files of a process for all other commits, and what it has not finished."""
+        for file in self._files(_ANY):
+            found = _ANY.fullmatch(file.name)
+            assert found is not None, "it has been found by this expression"
+            unfinished, mine, other = found.groups()
+            if int(mine) == rank and (unfinished or int(other) != number):
+                with suppress(OSError):  # it is removed with the next commit
+                    file.unlink()
 
-    def _files(self) -> list[Path]:
+    def _files(self, name: re.Pattern[str] = _NAME) -> list[Path]:
         try:
-            return [file for file in self.folder.iterdir() if _NAME.fullmatch(file.name)]
+            return [file for file in self.folder.iterdir() if name.fullmatch(file.name)]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -29,7 +29,7 @@ class ScriptRecord:
     """
 
     def __init__(self, writer: RecordWriter, member: Member, **facts: object) -> None:
-        """Write the first line; if the script was started again, the next call does, because `resume` may be the next.
+        """Write the first line.
 
         Args:
             writer: writes the lines.
@@ -42,31 +42,23 @@ class ScriptRecord:
         self._reported = (0, 0, 0.0, 0.0)
         self._first_step = self._last_step = 0.0
         self._steps = self._logged = self._resumed = 0
-        self._facts: dict[str, object] | None = {"pid": os.getpid(), **facts, "cpu_model": machine()["cpu"]}
-        if writer.attempt == 1 or member.participant is None:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Write the first line, if it is not written."""
-        if self._facts is not None:
-            self._writer.write("start", **self._facts)
-            self._facts = None
+        self._facts: dict[str, object] = {"pid": os.getpid(), **facts, "cpu_model": machine()["cpu"]}
+        writer.write("start", **self._facts)
 
     def resume(self, committed: Mapping[str, Any]) -> None:
-        """Go on where an earlier attempt of the script was, if this is its record, and has no line of this attempt.
+        """Write another first line: the record goes on where an earlier attempt of the script was.
 
         Args:
-            committed: what `committed` has returned there.
+            committed: what `committed` has returned there; that of another record has no effect.
         """
-        if self._facts is not None and committed.get("run") == self._writer.run_id:
+        if committed.get("run") == self._writer.run_id:
             self._writer.resume(committed["lines"], committed["elapsed"])
             self._steps = self._resumed = committed["steps"]
             self._logged = committed["logged"]
-        self._begin()
+            self._writer.write("start", **self._facts)
 
     def committed(self) -> dict[str, Any]:
         """Return what continues this record from now on when the script is started again; see `resume`."""
-        self._begin()
         part = self._writer.part(State())
         lines, counts = part.record.lines, {"steps": self._steps, "logged": self._logged}
         return {"run": self._writer.run_id, "lines": lines, "elapsed": part.elapsed, **counts}
@@ -80,7 +72,6 @@ class ScriptRecord:
         self._last_step = time.perf_counter()
         self._first_step = self._first_step or self._last_step
         self._steps += 1
-        self._begin()
         self._writer.write("round", round=self._steps - 1, step=self._steps, **self._since_the_last())
         if self._steps == self._resumed + 1:  # the time before is mostly that of the start
             self._sums |= dict.fromkeys(_TIMES, 0.0)
@@ -102,13 +93,11 @@ class ScriptRecord:
             place = {"epoch": float(self._logged if epoch is None else epoch), "round": self._steps}
         except (TypeError, ValueError) as error:
             raise SpecError(f"log expects numbers, or tensors with one element: {message_of(error)}") from error
-        self._begin()
         self._writer.write("evaluation", **place, step=self._steps, **values)
 
     def end(self, reason: str, error: str = "") -> None:
         """Write the last line."""
         sums = dict(self._sums)
-        self._begin()
         self._writer.write("end", reason=reason, **({"error": error} if error else {}), **self._since_the_last())
         if self._steps > self._resumed:  # the time after the last step is mostly that of waiting for the others to end
             self._sums |= {task: sums[task] for task in _TIMES}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 from hpcps.errors import SpecError
+from hpcps.session.current import is_initialized
+from hpcps.session.join import messages
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -129,7 +132,8 @@ def refuses_absent_arguments(function: Function) -> Function:
     def refusing(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs:
             if (error := absent(f"{name}=")) is not None:
-                raise error
+                with nullcontext() if is_initialized() else messages():  # a session prints it itself
+                    raise error
         return function(*args, **kwargs)
 
     return refusing  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from hpcps.errors import SpecError
 from hpcps.session.current import session
@@ -70,7 +70,11 @@ class _Reads(TorchFunctionMode):
         """Take the optimizer whose updates are awaited."""
         super().__init__()
         self._barrier = barrier
-        self._depth, self._active = 0, False
+        self._depth = 0
+
+    @property
+    def _active(self) -> bool:
+        return any(mode is self for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
     def begin(self, _: torch.nn.Module) -> None:
         """Begin with the outermost module; end when nothing is to be awaited."""
@@ -78,11 +82,10 @@ class _Reads(TorchFunctionMode):
             return
         self._depth += 1
         needed = bool(self._barrier._updates) and torch.is_grad_enabled()
-        if needed and self._depth == 1 and not self._active:
-            self._active = True
-            self.__enter__()  # type: ignore[no-untyped-call]
-        elif not needed:
+        if not needed:
             self._leave()
+        elif self._depth == 1 and not self._active:
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, _: torch.nn.Module) -> None:
         """End with the outermost module."""
@@ -93,8 +96,8 @@ class _Reads(TorchFunctionMode):
 
     def _leave(self) -> None:
         """Leave the mode, unless the script has entered one meanwhile: modes end in the reverse order."""
-        if self._active and _get_current_function_mode() is self:  # type: ignore[no-untyped-call]
-            self._active = False
+        stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        if stack and stack[-1] is self:
             self.__exit__(None, None, None)
 
     def __torch_function__(

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcps.errors import RunError, SpecError
+from hpcps.errors import RunError, SpecError, message_of
 from hpcps.session.commits import FOLDER, Commits
 from hpcps.session.current import rank, session, size
 from hpcps.session.session import Session
-from hpcps.torch.collectives import allgather_object, barrier
+from hpcps.torch.collectives import allgather
+from hpcps.torch.state import is_asynchronous
 
 _OWN = ("commit", "folder", "restored")
 _VALUES = (bool, int, float, str, type(None))
@@ -65,20 +66,23 @@ class TorchState:
             RunError: the files cannot be read, or the processes do not find the same commit.
         """
         parts |= {name: part for name, part in (("model", model), ("optimizer", optimizer)) if part is not None}
+        if is_asynchronous():
+            raise SpecError(
+                "TorchState is for synchronous training: in asynchronous training the servers have the weights"
+            )
         if taken := [name for name in parts if name in _OWN or name.startswith("_")]:
             raise SpecError(f"TorchState cannot have a part with the name {taken[0]}: use another one")
         vars(self).update(parts)
         self._names = tuple(parts)
         self._state()
         found = self._folder(folder)
-        others = _in_use.setdefault(session(), set())
-        if (place := found.resolve()) in others:
+        others, place = _in_use.setdefault(session(), set()), found.resolve()
+        if place in others:
             raise SpecError(f"another TorchState uses {found} already: give all parts to one, or one of them a folder=")
-        others.add(place)
         self._commits = Commits(found, size())
         self._commits.prepare()
         self._number = self._commits.newest()
-        if len(set(allgather_object(self._number, "state"))) > 1:
+        if not self._is_everywhere():
             raise RunError(
                 f"the processes find different states in {found}: give TorchState a folder= that all of them can read, "
                 "and only processes of this script write"
@@ -88,7 +92,8 @@ class TorchState:
             self._restore()
         # A commit of all processes may follow only when nobody has files of one that not all had.
         self._commits.keep(rank(), self._number)
-        barrier()
+        self._is_everywhere()
+        others.add(place)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in ("restored", *self._names):
@@ -99,7 +104,7 @@ class TorchState:
         """Write the state of this process; returns when all processes have written theirs.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: it cannot be written, or not all processes take part, or not equally often.
             SpecError: a part has what cannot be kept.
         """
         buffer, record = io.BytesIO(), session().record
@@ -107,8 +112,15 @@ class TorchState:
         self._number += 1
         recorded = {} if record is None else record.committed()
         self._commits.write(rank(), self._number, buffer.getbuffer(), recorded)
-        barrier()
+        if not self._is_everywhere():
+            raise RunError(
+                "the processes commit different states: all must call commit() equally often, and none before it join()"
+            )
         self._commits.keep(rank(), self._number)
+
+    def _is_everywhere(self) -> bool:
+        """Wait for all processes; return whether all of them have a commit of this number."""
+        return allgather(torch.tensor([self._number]), "state").tolist() == [self._number] * size()
 
     def _state(self) -> dict[str, Any]:
         """Return the state of each part, which torch can read back without executing what is in a file.
@@ -127,10 +139,10 @@ class TorchState:
                     f"TorchState cannot keep {what}: give what has state_dict() and load_state_dict(), or tensors, "
                     "numbers, texts, and lists, tuples and dictionaries of these"
                 )
-            if owned is None and not isinstance(part, Tensor) and _has_parameter(part):
+            if owned is None and not isinstance(part, Tensor) and _has_bound(part):
                 raise SpecError(
-                    f"TorchState cannot keep {name}: it contains tensors that require gradients, and those that it "
-                    "reads back would be others: give each of them to TorchState by itself"
+                    f"TorchState cannot keep {name}: it contains tensors that require gradients, or of a GPU, and "
+                    "those that it reads back would be others: give each of them to TorchState by itself"
                 )
         return state
 
@@ -162,7 +174,15 @@ class TorchState:
                 "remove the folder to begin again"
             )
         for name, state in states.items():
-            self._give(name, state)
+            try:
+                self._give(name, state)
+            except SpecError:
+                raise
+            except Exception as error:
+                raise SpecError(
+                    f"{name} cannot take the state of the last commit, which is in {self._commits.folder}: "
+                    f"{' '.join(message_of(error).split())}; give the same parts, or remove the folder to begin again"
+                ) from error
         _restore_random(numbers)
         if (record := session().record) is not None:
             record.resume(self._commits.recorded(rank(), self._number))
@@ -176,12 +196,12 @@ class TorchState:
             part.load_state_dict(state)
         elif not isinstance(part, Tensor):
             setattr(self, name, state)
-        elif isinstance(state, Tensor) and state.shape == part.shape:
+        elif isinstance(state, Tensor) and (state.shape, state.dtype) == (part.shape, part.dtype):
             with torch.no_grad():
                 part.copy_(state)
         else:
-            was = tuple(state.shape) if isinstance(state, Tensor) else f"no tensor, but {state!r:.50}"
-            raise SpecError(f"{name} had the shape {was} at the last commit, and has {tuple(part.shape)} now")
+            was = _described(state) if isinstance(state, Tensor) else f"no tensor, but {state!r:.50}"
+            raise SpecError(f"{name} was {was} at the last commit, and is {_described(part)} now")
 
 
 def _state_of(part: Any) -> Any:
@@ -222,13 +242,17 @@ def _is_readable(state: Any) -> bool:
     return True
 
 
-def _has_parameter(value: Any) -> bool:
-    """Return whether a value contains a tensor that requires gradients."""
+def _has_bound(value: Any) -> bool:
+    """Return whether a value contains a tensor that requires gradients, or is on a device."""
     if isinstance(value, Mapping):
-        return any(map(_has_parameter, value.values()))
+        return any(map(_has_bound, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_has_parameter, value))
-    return isinstance(value, Tensor) and value.requires_grad
+        return any(map(_has_bound, value))
+    return isinstance(value, Tensor) and (value.requires_grad or value.device.type != "cpu")
+
+
+def _described(tensor: Tensor) -> str:
+    return f"a tensor {list(tensor.shape)} of {tensor.dtype}"
 
 
 def _random_states() -> dict[str, Any]:
@@ -240,7 +264,7 @@ def _random_states() -> dict[str, Any]:
         "random": random.getstate(),
         "numpy": (kind, words, int(position), int(has_gauss), float(gauss)),
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state()
     return states
 

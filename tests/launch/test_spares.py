@@ -5,17 +5,22 @@ import shlex
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from host_namespaces import HostNamespaces
 from running_processes import processes, within
 from small_experiment import small_experiment
+from survive.test_lost_workers import survivors
 
+from hpcps.cli.main import main
 from hpcps.launch.local_rank import problems
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.remote import remote_command
 from hpcps.records.files import read_lines
+from hpcps.spec.checks import contradictions
+from hpcps.spec.problems import dotted
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
@@ -74,7 +79,8 @@ def test_the_processes_of_a_host_that_is_gone_are_replaced_on_the_next_spare_hos
         starter.communicate()
     assert starter.returncode == 0, output
     assert [line for line in output.splitlines() if line.startswith("hpcps:")] == [
-        f"hpcps: elsewhere is gone; its processes are replaced on {spare}" for spare in SPARES
+        f"hpcps: {gone} is gone; its processes are replaced on {spare}"
+        for gone, spare in pairwise(["elsewhere", *SPARES])
     ]
     assert not processes(str(tmp_path))
 
@@ -165,3 +171,23 @@ def test_what_spare_hosts_are_refused(hosts, words, tmp_path):
     done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("survive", "message"),
+    [
+        ({"spares": ("localhost",)}, "localhost is this machine, which runs hpcps: name other hosts"),
+        ({"spares": ("n1", "n2", "n1")}, "has n1 twice: name each host once"),
+        ({"spares": ("n1",), "workers": False}, "has an effect only with workers = true: set that, or leave it out"),
+    ],
+)
+def test_mistakes_about_spare_hosts(survive, message):
+    run = survivors(survive={"workers": True, **survive}, transport={"kind": "pslite"})
+    found = {dotted(problem.path): problem.message for problem in contradictions(run)}
+    assert found["survive.spares"] == message
+
+
+def test_check_says_where_the_processes_of_a_host_are_replaced(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL)
+    assert main(["check", str(tmp_path / "small.toml"), "--set", 'survive.spares=["n7", "n8"]']) == 0
+    assert "a lost worker is replaced (on n7 or n8 if its host is gone); a round needs" in capsys.readouterr().out

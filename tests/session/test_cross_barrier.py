@@ -11,7 +11,7 @@ from forked import fork
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.overrides import TorchFunctionMode, _get_current_function_mode  # noqa: E402
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack  # noqa: E402
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.errors import RunError, SpecError  # noqa: E402
@@ -295,7 +295,37 @@ def test_a_function_mode_of_the_script_begins_and_ends_within_a_forward_pass():
             optimizer.zero_grad()
             model(torch.ones(2, WIDTH)).sum().backward()
             optimizer.step()
-            assert _get_current_function_mode() is None
+            assert not _get_current_function_mode_stack()
+
+    fork(2, body)
+
+
+def test_a_mode_that_a_script_ends_within_a_forward_pass_ends_no_waiting_for_good():
+    """It ends that of CrossBarrier in its place; the next forward pass begins another one."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.linear = Counting(), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            if _get_current_function_mode_stack()[:1] == [self.own]:
+                self.own.__exit__(None, None, None)
+            return self.linear(x)
+
+    def body():
+        model, waiting = Model(), []
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+        optimizer = bps.CrossBarrier(model, optimizer)
+        model.register_forward_pre_hook(lambda *_: waiting.append(len(_get_current_function_mode_stack())))
+        for step in range(4):
+            if step == 1:
+                model.own.__enter__()
+            model(torch.ones(2, WIDTH)).sum().backward()
+            optimizer.step()
+            while step == 1 and _get_current_function_mode_stack():
+                model.own.__exit__(None, None, None)
+        assert waiting == [0, 2, 1, 1]
 
     fork(2, body)
 

@@ -25,6 +25,7 @@ torch.manual_seed(bps.rank())
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 bps.broadcast_parameters(model.state_dict())
 optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model.named_parameters())
+bps.log(epoch=0, loss=1.0)
 state = bps.TorchState(model, optimizer, folder=sys.argv[2] if sys.argv[2:] else None, step=0, losses=[])
 begins = state.step
 while state.step < 6:
@@ -65,7 +66,7 @@ def test_a_script_that_loses_a_process_goes_on_from_its_commit_and_ends_with_the
     assert not (run / "state").exists()
     lines, _ = read_lines(run / "records/worker-0.jsonl").valid()
     logged = [(line["epoch"], line["step"], line["loss"]) for line in lines if line["event"] == "evaluation"]
-    assert logged == [(k, k, loss) for k, loss in enumerate(losses, start=1)]
+    assert logged == [(k, k, loss) for k, loss in enumerate([1.0, *losses])]
 
 
 def test_a_script_that_always_fails_is_tried_so_many_times(tmp_path):
@@ -192,7 +193,7 @@ def test_what_a_state_refuses(tmp_path):
             (
                 lambda: state("new", ws=[w]),
                 SpecError,
-                "cannot keep ws: it contains tensors that require gradients, and",
+                "cannot keep ws: it contains tensors that require gradients, or",
             ),
             (
                 lambda: state("apart", epoch=0),
@@ -202,7 +203,7 @@ def test_what_a_state_refuses(tmp_path):
             (
                 lambda: state("shape", step=w),
                 SpecError,
-                r"step had the shape no tensor, but 1 at the last commit, and ha",
+                r"step was no tensor, but 1 at the last commit, and is a tensor \[2\]",
             ),
             (
                 lambda: state("other", step=0),
@@ -256,6 +257,55 @@ def test_tensors_are_overwritten_and_numbers_of_numpy_become_those_of_python(tmp
     assert first == second
     assert first[0][0] != 0
     assert type(second[2]) is float
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    def body(width, **more):
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1))
+        bps.TorchState(torch.nn.Linear(2, width), optimizer, folder=tmp_path / "kept", **more).commit()
+
+    alone(lambda: body(2, w=torch.ones(2)))
+    with pytest.raises(SpecError, match=r"model cannot take the state of the last commit, which is in .*: Error.*size"):
+        alone(lambda: body(3, w=torch.ones(2)))
+    with pytest.raises(
+        SpecError, match=r"w was a tensor \[2\] of torch.float32 at .*, and is a tensor \[2\] of torch.f"
+    ):
+        alone(lambda: body(2, w=torch.ones(2, dtype=torch.float64)))
+
+
+def test_nobody_commits_without_the_others(tmp_path):
+    """Process 1 has no data left; the last commit of all stays."""
+
+    def body():
+        state = bps.TorchState(folder=tmp_path, step=0)
+        state.commit()
+        if bps.rank() == 1:
+            bps.join()
+            return
+        with pytest.raises(RunError, match=r"the processes commit different states: all must call commit.. equally of"):
+            state.commit()
+        bps.join()
+
+    fork(2, body)
+    assert Commits(tmp_path, 2).newest() == 1
+
+
+def test_asynchronous_training_keeps_no_state(tmp_path):
+    bps.init(alone=True, asynchronous=True)
+    try:
+        with pytest.raises(SpecError, match="TorchState is for synchronous training"):
+            bps.TorchState(folder=tmp_path, step=0)
+    finally:
+        bps.shutdown()
+
+
+def test_what_a_killed_process_has_not_finished_is_removed(tmp_path):
+    written(tmp_path, 2, 0, 1)
+    for name in (".rank-0-of-2-2.pt.123", "rank-0-of-2-2.json", ".rank-1-of-2-2.pt.124", "own.txt"):
+        (tmp_path / name).touch()
+    Commits(tmp_path, 2).keep(0, 1)
+    left = [".rank-1-of-2-2.pt.124", "own.txt", "rank-0-of-2-1.json", "rank-0-of-2-1.pt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == left
 
 
 def test_commits_of_two_attempts_are_not_mixed(tmp_path):

@@ -68,6 +68,23 @@ def test_every_name_of_horovod_and_byteps_is_there_or_says_what_to_use(module):
         _ = found.median
 
 
+def test_an_argument_that_has_no_meaning_is_named():
+    one = torch.nn.Parameter(torch.ones(1))
+    for call, words in (
+        (lambda: hvd.init(comm=[0, 1]), "hpcps.torch has no comm=, a name of Horovod: `hpcps launch` or mpirun says"),
+        (lambda: hvd.init(lazy=True), "hpcps.torch has no lazy=, a name of BytePS: init always waits for the other"),
+        (
+            lambda: hvd.allreduce(one, process_set=None),
+            "has no process_set=, a name of Horovod: all processes exchange",
+        ),
+        (lambda: hvd.DistributedOptimizer(torch.optim.SGD([one]), num_groups=2), "has no num_groups=, a name of Horo"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            call()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'median'"):
+        hvd.allreduce(one, median=True)
+
+
 def test_a_tensor_of_one_element_of_a_strided_one():
     def body():
         (one,) = torch.arange(4.0)[::3].split(1)[1:]

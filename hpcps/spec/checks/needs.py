@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcps.attacks import ClockAttack, Infinite, Nan
@@ -241,7 +241,7 @@ def _survive(run: Run) -> Iterator[Need]:
         if least is not None:
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", "min_workers"), "survivors", message)
-        for name in run.survive.model_fields_set & {"after", "spares"}:
+        for name in sorted(run.survive.model_fields_set & {"after", "spares"}):
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", name), "survivors", message)
         return
@@ -258,9 +258,7 @@ def _survive(run: Run) -> Iterator[Need]:
     if "after" in run.survive.model_fields_set:
         message = "a process is silent only where roles are processes: leave it out; simulation.failures has noticed"
         yield Need(("survive", "after"), "processes", message)
-    if run.survive.spares:
-        message = "only processes have hosts, which may be gone: leave it out"
-        yield Need(("survive", "spares"), "processes", message)
+    yield from _spares(run.survive.spares)
     if "replacements" in run.transport.offers and not run.transport.replaces:
         message = "acknowledgements are for connections that break, and a lost process has none: leave out one of both"
         yield Need(survivor, "", message, (("transport", "resend"),))
@@ -279,6 +277,16 @@ def _survive(run: Run) -> Iterator[Need]:
     if isinstance(compressor, Compressor) and compressor.memory == "ef21":
         message = "combiners keep an estimate of each worker, which its replacement does not know: use another memory"
         yield Need(survivor, "", message, (("communication", "compression", "memory"),))
+
+
+def _spares(spares: Sequence[str]) -> Iterator[Need]:
+    path = ("survive", "spares")
+    if spares:
+        yield Need(path, "processes", "only processes have hosts, which may be gone: leave it out")
+    if "localhost" in spares:
+        yield Need(path, "", "localhost is this machine, which runs hpcps: name other hosts", (path,))
+    if twice := sorted({host for host in spares if spares.count(host) > 1}):
+        yield Need(path, "", f"has {twice[0]} twice: name each host once", (path,))
 
 
 def _survive_validators(run: Run) -> Iterator[Need]:
