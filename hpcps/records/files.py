@@ -97,23 +97,23 @@ class Lines:
         steps = ((number, line.get("step")) for number, line in self._valid()[0])
         return next((number for number, each in steps if isinstance(each, int) and each > step), self.count)
 
-    def _valid(self, until: float = math.inf) -> tuple[list[tuple[int, dict[str, Any]]], int]:
-        """Return the lines that were valid when there were so many, with their numbers, and the first attempt."""
-        valid: list[tuple[int, dict[str, Any]]] = []
-        first = starts = 1
+    def _valid(self) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+        """Return the valid lines with their numbers, and the number of the attempt that wrote the first of them."""
+        # Of each `start` line its number, the lines before it that are valid, as ranges, and the first attempt.
+        starts: list[tuple[int, list[range], int]] = [(0, [], 1)]
         for number, line in zip(self.numbers, self.lines, strict=True):
-            if number >= until:
-                break
             if line.get("event") == "start":
-                attempt = line.get("attempt", starts)
-                starts += 1
-                continues = line.get("continues")
+                attempt, continues = line.get("attempt", len(starts)), line.get("continues")
                 if isinstance(continues, int):
-                    valid, first = self._valid(min(continues, number))
+                    then = min(max(continues, 0), number)
+                    since, before, first = next(each for each in reversed(starts) if each[0] <= max(then - 1, 0))
+                    starts.append((number, [*before, range(since, then)], first))
                 else:
-                    valid, first = [], attempt if isinstance(attempt, int) else starts
-            valid.append((number, line))
-        return valid, first
+                    starts.append((number, [], attempt if isinstance(attempt, int) else len(starts) + 1))
+        since, before, first = starts[-1]
+        valid = [*before, range(since, self.count)]
+        lines = zip(self.numbers, self.lines, strict=True)
+        return [(number, line) for number, line in lines if any(number in each for each in valid)], first
 
 
 def decode(line: bytes) -> dict[str, Any] | None:

@@ -336,3 +336,15 @@ def test_the_files_of_a_script_that_fails_are_named(tmp_path):
     text = launched(tmp_path, script, processes=1, succeeds=False)
     (folder,) = tmp_path.glob("results/script/runs/*/state")
     assert f"hpcps: the last commit of the script is in {folder}: TorchState(folder=...) goes on from it" in text
+
+
+def test_a_record_goes_on_after_many_attempts(tmp_path):
+    """Each begins anew, and then goes on from the first commit; what is valid does not take longer each time."""
+    lines = [{"event": "start", "attempt": 1}, {"event": "evaluation", "epoch": 1.0}]
+    for attempt in range(2, 40):
+        lines += [{"event": "start", "attempt": attempt}, {"event": "evaluation", "epoch": 0.0}]
+        lines += [{"event": "start", "attempt": attempt, "continues": 2}, {"event": "evaluation", "epoch": 2.0}]
+    (tmp_path / "record").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    valid, first = read_lines(tmp_path / "record").valid()
+    assert [line["epoch"] for line in valid if line["event"] == "evaluation"] == [1.0, 2.0]
+    assert first == 1
