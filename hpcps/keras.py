@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,9 @@ def _check_backend() -> None:
 
 _check_backend()
 
+callbacks = sys.modules[__name__]
+"""Scripts of Horovod and BytePS take the callbacks from there."""
+
 
 class _CombiningOptimizer:
     """What `DistributedOptimizer` adds to the class of an optimizer, which is saved as the class that it had before."""
@@ -88,7 +92,13 @@ class _CombiningOptimizer:
 
 
 def DistributedOptimizer(  # noqa: N802
-    optimizer: Any, *, average: bool = True, compression: Compressing = None, rule: object = None
+    optimizer: Any,
+    *,
+    average: bool = True,
+    compression: Compressing = None,
+    rule: object = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
     """Make an optimizer combine the gradients of all processes in each step, and return it.
 
@@ -101,11 +111,18 @@ def DistributedOptimizer(  # noqa: N802
         compression: a compressor of hpcps by its name, its table or itself.
         rule: the rule that combines the gradients instead, by its name, its table or itself; each gradient is one
             block. A rule that sees whole vectors gets all gradients of the step.
+        backward_passes_per_step: 1, as in Horovod's examples; Keras adds up gradients itself.
+        average_aggregated_gradients: has no effect, as with Horovod, on the gradient of one pass.
 
     Raises:
         SpecError: it is no optimizer of Keras, has the exchange already, or the arguments contradict each other. The
             first step raises it if gradients cannot be combined in this way, or XLA compiles the step.
     """
+    if backward_passes_per_step != 1:
+        raise SpecError(
+            f"backward_passes_per_step is {backward_passes_per_step!r}: let Keras add up gradients, with "
+            "gradient_accumulation_steps of the optimizer"
+        )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise SpecError(f"DistributedOptimizer expects an optimizer of Keras 3, not {optimizer!r:.50}")
     if isinstance(optimizer, _CombiningOptimizer):

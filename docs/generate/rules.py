@@ -69,7 +69,10 @@ def _introduction(data: Found) -> Iterator[str]:
         "[peers.json](../benchmarks/results/peers.json). A test fails when a result of hpcps on these inputs changes, "
         "or when a rule or an attack is missing here.",
         "",
-        "[ByzFL's benchmark, side by side](../benchmarks/results/byzfl.md) compares trainings by ByzFL and by hpcps.",
+        "[ByzFL's benchmark, side by side](../benchmarks/results/byzfl.md) compares trainings by ByzFL and by hpcps. "
+        "The optimizer `muon` and the compressor `demo` are neither rules nor attacks: [server "
+        "optimizers](explanation/communication.md#server-optimizers), [compressed "
+        "updates](explanation/communication.md#compressed-updates).",
         "",
         "## The libraries",
         "",

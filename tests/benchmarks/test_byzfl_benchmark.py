@@ -70,6 +70,12 @@ def test_unfinished_cells_are_not_published(tmp_path):
     assert not (tmp_path / f"byzfl_{RULES[1]}.png").exists()
 
 
+def test_the_published_page_is_that_of_the_published_results():
+    folder = ROOT / "benchmarks/results"
+    page = byzfl_report.page(Results.read(folder / "byzfl.jsonl"), list(RULES))
+    assert (folder / "byzfl.md").read_text() == page
+
+
 def test_cells_of_a_seed():
     assert len({*cells(RATES, [1])}) == byzfl_benchmark.CELLS == 2 * len(BYZANTINE) * len(GAMMAS) * 3
 

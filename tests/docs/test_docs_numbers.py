@@ -841,6 +841,27 @@ def audits_detection_table():
     return rows
 
 
+def audits_delay_table():
+    """Return after how many false rounds attackers were excluded, by attack and share, beside what the formula expects.
+
+    Of an attacker that is found within k false rounds, the number until then has the truncated geometric distribution.
+    """
+    keys = ("attack", "attack_rate", "validation.audit.share")
+    proofs = published("audit", *keys, "of", "worker", event="excluded")
+    rounds = int(published("audit", "rounds_total")["rounds_total"].max())
+    rows = []
+    for label, name in AUDITED.items():
+        row, every = [name], {"sign_flip every 10": 10, "false_residual": 20}.get(label, 1)
+        k = np.arange(1, -(-(rounds - 1) // every) + 1)
+        for share in SHARES:
+            chances = share * (1 - share) ** (k - 1)
+            found = proofs[proofs["attack"].str.startswith(label) & np.isclose(proofs["validation.audit.share"], share)]
+            delay = (found["of"] // every + 1).mean()
+            row.append(f"{delay:.1f} ({(k * chances).sum() / chances.sum():.1f})")
+        rows.append(row)
+    return rows
+
+
 def audits_accuracy_table():
     """Return the accuracy at the end, by attack and attackers: without defence, with rules, and with audits."""
     keys = ("rule", "attack", "attack_rate", "validation.audit.share", "accuracy")
@@ -878,6 +899,7 @@ def assumed_table():
 TABLES = {
     (ASSUMED, "wrong f"): assumed_table,
     (AUDITS, "attackers found"): audits_detection_table,
+    (AUDITS, "delays"): audits_delay_table,
     (AUDITS, "accuracy"): audits_accuracy_table,
     (COMMUNICATION, "compressors"): rates_table,
     (COMMUNICATION, "between hosts"): between_hosts_table,

@@ -26,7 +26,7 @@ else:
     given = taken = np.asarray
 bps.init()
 found = []
-for dtype in ("float16", "float32", "float64", "int8", "int64", "bool"):
+for dtype in ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"):
     # The partitions of a large array depend on its bytes only.
     large = [(1100, 1000)] if dtype in ("float32", "bool") else []
     for shape in ((), (0,), (7,), (5, 33), (300, 211), *large):
@@ -48,12 +48,14 @@ if bps.rank() == 0:
 bps.shutdown()
 """
 
-KILLED = """
-import os, signal
+ENDS = """
+import os, signal, sys
 import numpy as np
 import hpcps.numpy as bps
 bps.init()
 bps.push_pull(np.ones(3), name="w")
+if bps.rank() == 1 and sys.argv[1] == "failed":
+    raise ValueError("boom")
 if bps.rank() == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 bps.push_pull(np.ones(3), name="w")
@@ -82,10 +84,11 @@ def test_results_have_the_bits_of_torch(tmp_path):
 
 
 @pytest.mark.usefixtures("starts_processes")
-def test_a_process_that_is_killed_is_named(tmp_path):
-    printed = launched(tmp_path, KILLED, succeeds=False)
-    assert "waited for worker-1 in tensor 'w', 3 x float64, mean: worker-1 has ended" in printed
-    assert "Traceback" not in printed
+@pytest.mark.parametrize(("how", "why"), [("killed", "has ended"), ("failed", "has failed: ValueError: boom")])
+def test_a_process_that_ends_is_named(how, why, tmp_path):
+    printed = launched(tmp_path, ENDS, how, succeeds=False)
+    assert f"waited for worker-1 in tensor 'w', 3 x float64, mean: worker-1 {why}" in printed
+    assert printed.count("Traceback") == (how == "failed")
 
 
 @pytest.mark.usefixtures("alone")

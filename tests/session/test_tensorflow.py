@@ -180,7 +180,9 @@ def test_sparse_gradients_become_dense(compiled):
 
 def compiled_model(**options):
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1), keras.layers.Dropout(0.1)])
-    model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.25, momentum=0.5)), "mse", **options)
+    optimizer = keras.optimizers.SGD(0.25, momentum=0.5)
+    optimizer = bps.DistributedOptimizer(optimizer, backward_passes_per_step=1, average_aggregated_gradients=True)
+    model.compile(optimizer, "mse", **options)
     return model
 
 
@@ -188,7 +190,7 @@ def compiled_model(**options):
 def test_an_optimizer_trains_and_is_saved_as_before(tmp_path):
     model = compiled_model()
     before = model.get_weights()
-    callbacks = [bps.BroadcastGlobalVariablesCallback(), bps.MetricAverageCallback()]
+    callbacks = [bps.callbacks.BroadcastGlobalVariablesCallback(0), bps.callbacks.MetricAverageCallback()]
     history = model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0, callbacks=callbacks).history
     assert len(history["loss"]) == 1
     assert any(np.any(one != other) for one, other in zip(before, model.get_weights(), strict=True))
@@ -243,6 +245,10 @@ def mixed():
         (lambda: bps.broadcast(tf.ones(2), 1, "w"), "the root_rank of array 'w' is 1: the ranks go from 0 to 0"),
         (lambda: DistributedGradientTape(average=False, rule="median"), "a rule is in place of the mean"),
         (lambda: DistributedGradientTape(rule=3), "rule must be the name, the table or an object of one"),
+        (
+            lambda: bps.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=2),
+            "backward_passes_per_step is 2: let Keras add up gradients, with gradient_accumulation_steps",
+        ),
         (lambda: bps.DistributedOptimizer("sgd"), "expects an optimizer of Keras 3, not 'sgd'"),
         (
             lambda: bps.DistributedOptimizer(bps.DistributedOptimizer(keras.optimizers.SGD())),
