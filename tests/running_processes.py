@@ -14,10 +14,14 @@ TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
 """The beginning of the paths of the files in which MPICH describes a host to its ranks."""
 
 
+_PORTS = 200
+"""The ports of a process of pytest; one that a connection has used is not free for a minute."""
+
+
 def _own_ports() -> Iterator[int]:
-    first = 20_000 + 100 * (os.getpid() % 120)
+    first = 20_000 + _PORTS * (os.getpid() % 60)
     # In turn, because a port is free again until its process binds it. At random, as another run may have had the same.
-    return itertools.cycle(random.sample(range(first, first + 100), 100))
+    return itertools.cycle(random.sample(range(first, first + _PORTS), _PORTS))
 
 
 _ports = _own_ports()
@@ -25,7 +29,7 @@ _ports = _own_ports()
 
 def free_port() -> int:
     """Return a port that nothing uses, and that no connection or other process of pytest gets at the same time."""
-    for port in itertools.islice(_ports, 100):
+    for port in itertools.islice(_ports, _PORTS):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -354,7 +354,7 @@ def test_what_a_script_may_log(tmp_path):
         record.log(None, {"loss": "low"})
     mute = type("Mute", (TypeError,), {"__str__": lambda error: None})
     with pytest.raises(SpecError, match=r"expects numbers.*its text cannot be made"):
-        record.log(None, {"loss": Mock(__float__=Mock(side_effect=mute))})
+        record.log(None, {"loss": Mock(["__float__"], __float__=Mock(side_effect=mute))})
     record.end("finished")
     lines = read_lines(tmp_path / "records/worker-0.jsonl").lines
     logged = [line for line in lines if line["event"] == "evaluation"]
