@@ -163,14 +163,18 @@ def same_host(planned: str, actual: str) -> bool:
     A name matches with and without its domain. An address or an alias matches if it resolves to an address of this
     machine.
     """
-    if planned == actual or planned == "localhost":
+    if planned == "localhost" or same_name(planned, actual):
         return True
-    if not _is_address(planned):
-        short, _, domain = planned.lower().partition(".")
-        own_short, _, own_domain = actual.lower().partition(".")
-        if short == own_short and (not domain or not own_domain or domain == own_domain):
-            return True
     return any(_is_local(address) for address in _addresses(planned))
+
+
+def same_name(name: str, other: str) -> bool:
+    """Whether two names are of one host: they are equal, or one of them has the domain that the other lacks."""
+    if _is_address(name) or _is_address(other):
+        return name == other
+    short, _, domain = name.lower().partition(".")
+    other_short, _, other_domain = other.lower().partition(".")
+    return short == other_short and (not domain or not other_domain or domain == other_domain)
 
 
 def _is_address(name: str) -> bool:

@@ -18,6 +18,7 @@ from hpcps.launch import gpu_mpi
 from hpcps.launch.batch import helper_variables, interpreter, job_id, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
+from hpcps.launch.local_rank import same_name
 from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.records.locate import absolute, run_folder
@@ -150,13 +151,12 @@ def _check_spares(run: Run, site: Site) -> None:
     Raises:
         LaunchError: one of them is, or the run begins on this machine alone.
     """
-    names = {host.name.partition(".")[0].lower() for host in site.hosts or ()}
     if run.survive.spares and site.hosts is None:
         raise LaunchError(
             "survive.spares is for the hosts of a launch, and this one is on this machine alone: give "
             "--hostfile, or leave survive.spares out"
         )
-    if both := [host for host in run.survive.spares if host.partition(".")[0].lower() in names]:
+    if both := [spare for spare in run.survive.spares if any(same_name(spare, h.name) for h in site.hosts or ())]:
         raise LaunchError(
             f"survive.spares has {both[0]}, and so has {site.hostfile or 'the job'}: a spare host has no "
             "processes when the run begins; take it out of one of both"

@@ -26,7 +26,7 @@ from hpcps.launch.batch import host_agent
 from hpcps.launch.bounded import CommandResult, ask
 from hpcps.launch.doctor import host_probe
 from hpcps.launch.hostfile import Host
-from hpcps.launch.local_rank import same_host
+from hpcps.launch.local_rank import same_host, same_name
 from hpcps.launch.remote import remote_command
 
 FACTS_SECONDS = 20.0
@@ -168,7 +168,7 @@ def _here(hosts: Sequence[Host]) -> str:
     """Return the name of the host that is this machine; empty if none is. Two names of one machine are two hosts."""
     own = socket.gethostname()
     names = [host.name for host in hosts]
-    alike = [name for name in names if name.lower().partition(".")[0] == own.lower().partition(".")[0]]
+    alike = [name for name in names if same_name(name, own)]
     return next(iter(alike or [name for name in names if same_host(name, own)]), "")
 
 
