@@ -207,7 +207,7 @@ def changed(envelope, **fields):
 
 def send_raw(sender, endpoint, to, header, payload=None):
     """Send bytes that need not be a message."""
-    endpoint._boxes[to].append((sender, 0, header, None if payload is None else payload.tobytes()))
+    endpoint._boxes[to].append((sender, 0, 0, header, None if payload is None else payload.tobytes()))
 
 
 class Stepped:

@@ -251,14 +251,15 @@ def _losses(run: Run) -> str:
         least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
         needed = f"; a round needs {least} workers, or waits"
     where = f" (on {_any_of(run.survive.spares)} if its host is gone)" if run.survive.spares else ""
+    servers = "; the standby of a lost server takes its place" if run.survive.servers else ""
     if not run.survive.validators:
-        return f"{lost} is replaced{where}{needed}; any other lost process ends the run"
+        return f"{lost} is replaced{where}{needed}{servers}; any other lost process ends the run"
     others = "the workers of a lost validator wait for its replacement"
     if run.train.mode == "sync" and run.topology.validators > 1:
         others = "others serve the workers of a lost validator"
     elif run.train.mode == "sync":
         others = "all wait for the replacement of a lost validator"
-    return f"{lost} is replaced{where}{needed}; {others}; any other lost process ends the run"
+    return f"{lost} is replaced{where}{needed}; {others}{servers}; any other lost process ends the run"
 
 
 def _sending(run: Run) -> str:

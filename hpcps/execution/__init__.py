@@ -21,6 +21,7 @@ launches.
 - `tracking`: gives the records of runs under way to experiment trackers
 - `recorded_run`: the settings of a recorded run, and the evaluation of its models
 - `sweep/`: executes many runs: starts launches, repeats failed ones
+- `standby/`: a server and its standby, which takes its place
 - `replay/`: executes a recorded run again, and compares the records
 - `simulation/`: simulates the timing of a cluster
 """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.envelope import Envelope
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR
-from hpcps.records.writer import RecordWriter
+from hpcps.records.writer import RecordLines
 from hpcps.roles.events import Event, Idle, Resumed, StopRequested
 from hpcps.transport.base import Traffic
 
@@ -43,10 +44,11 @@ class Account:
         order: the events from outside since the last line of any kind, in order: the sender of each message, or a name
             of the other events; None if the records do not state them.
         stopwatch: the times since that line.
+        noted: is told the name of each event from outside.
     """
 
     def __init__(
-        self, record: RecordWriter, traffic: Traffic, stopwatch: Stopwatch, order: list[str] | None = None
+        self, record: RecordLines, traffic: Traffic, stopwatch: Stopwatch, order: list[str] | None = None
     ) -> None:
         """Start counting.
 
@@ -64,6 +66,7 @@ class Account:
         self._reported = (traffic.sent, traffic.received)
         self.counts: Counter[str] = Counter()
         self.stopwatch = stopwatch
+        self.noted: Callable[[str], None] | None = None
 
     def sent(self, to: Peer, envelope: Envelope) -> None:
         """Count a message. The bytes to and from the adversary and the evaluator are counted separately."""
@@ -101,6 +104,22 @@ class Account:
         """Append an event to the order."""
         if self.order is not None:
             self.order.append(name)
+        if self.noted is not None:
+            self.noted(name)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what the next lines hold of what was so far, for another process that goes on."""
+        traffic = self._traffic.sent, self._traffic.received
+        aside = {peer: (each.sent, each.received) for peer, each in self._aside.items()}
+        found = {"order": self.order, "arrived": self._arrived, "counts": self.counts, "reported": self._reported}
+        return {**found, "traffic": traffic, "aside": aside}
+
+    def resume(self, kept: Mapping[str, Any]) -> None:
+        """Go on where another process was."""
+        self.order, self._arrived, self.counts = kept["order"], kept["arrived"], kept["counts"]
+        self._reported = kept["reported"]
+        self._traffic.sent, self._traffic.received = kept["traffic"]
+        self._aside = {peer: Traffic(*both) for peer, both in kept["aside"].items()}
 
     def write(self, event: str, round: int, fields: Mapping[str, object]) -> None:
         """Write a line; `fields` may override the round."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from typing import TypeVar
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
@@ -16,12 +17,13 @@ from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, replicas_of, role_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.sharing import EventQueue
+from hpcps.execution.standby.seats import RecordFile, Seat, make_driver
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.failure import failure_text
-from hpcps.records.files import prefix_of, record_file
+from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.provenance import kernels
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import Tracer, names_of
@@ -30,6 +32,8 @@ from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation
 from hpcps.transport.inproc import Exchange
+
+_Writer = TypeVar("_Writer", bound=RecordWriter)
 
 
 def run_in_process(
@@ -56,7 +60,8 @@ def run_in_process(
         RunError: a role failed, or the roles are in a deadlock.
         HpcpsError: the run could not start: for example, a data file is missing.
     """
-    peers = Roster.of(run).everyone()
+    roster = Roster.of(run)
+    peers, standbys = roster.everyone(), roster.standbys(run)
     simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
     run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
@@ -70,34 +75,49 @@ def run_in_process(
     with ExitStack() as stack:
 
         def driver_of(peer: Peer, part: CheckpointPart | None, incarnation: int = 0) -> RoleDriver:
-            """Return a driver for a role that resumes, begins, or takes the place of a lost one."""
+            """Return a driver for a role that resumes, begins, or takes the place of a lost one; or for a standby.
+
+            The standby that replaces another one of a server gets the state of the server.
+            """
+            seat, server = Seat.ALONE, Peer("server", peer.index)
+            if peer in standbys:
+                seat = Seat.NEW_STANDBY if incarnation else Seat.STANDBY
+            elif peer == server and standbys:
+                seat = Seat.SERVER
+            role_of = server if seat.stands_by else peer
             host = simulation.host(peer) if simulation else socket.gethostname()
-            record = RecordWriter(
-                directory.path, run.id, peer.role, peer.index, host, ticks, part=part, attempt=attempt
-            )
-            stack.enter_context(record)
+
+            def open_record(kind: type[_Writer]) -> _Writer:
+                record = kind(directory.path, run.id, *role_of, host, ticks, part=part, attempt=attempt)
+                stack.callback(record.close)
+                return record
+
+            def begin(record: RecordWriter) -> None:
+                facts = role_facts(run, role) | ({"clock": "virtual"} if simulation else {})
+                record.write("start", **facts, **({"incarnation": incarnation} if incarnation else {}))
+
             try:
-                role = make_role(run, peer, resources, incarnation)
+                role = make_role(run, role_of, resources, 0 if seat.stands_by else incarnation)
                 if part and not incarnation and (problem := restore_role(role, part)):
                     raise RunError(problem)
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise
             tracer = None
-            if trace:
+            if trace and not seat.stands_by:
                 timing = simulation.clock if simulation else time.perf_counter
                 names = names_of(peer, run.topology.validators)
                 tracer = Tracer(
                     directory.path, run.id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
                 )
                 stack.enter_context(tracer)
-            facts = role_facts(run, role) | ({"clock": "virtual"} if simulation else {})
-            record.write("start", **facts, **({"incarnation": incarnation} if incarnation else {}))
-            return RoleDriver(
+            return make_driver(
+                seat,
                 role,
-                exchange.endpoint(peer),
-                record,
+                exchange.standby(server) if seat.stands_by else exchange.endpoint(peer),
+                RecordFile(host, ticks, part.elapsed if part else 0.0, open_record, begin),
                 directory,
+                resources,
                 clock=clock,
                 stopwatch=simulation.stopwatch(peer) if simulation else None,
                 tracer=tracer,
@@ -109,12 +129,13 @@ def run_in_process(
             )
 
         def replacement_of(peer: Peer, incarnation: int) -> RoleDriver:
-            """Return the driver of the replacement of a lost worker; all lines of its record stay valid."""
-            lines = prefix_of(record_file(directory.path, str(peer)))
+            """Return the driver of the replacement of a lost process; all lines of its record stay valid."""
+            lines = Prefix(0) if peer in standbys else prefix_of(record_file(directory.path, str(peer)))
             elapsed = ticks() - began + (parts[peer].elapsed if peer in parts else 0.0)
             return driver_of(peer, CheckpointPart(State(), lines, elapsed), incarnation)
 
         drivers = {peer: driver_of(peer, parts.get(peer)) for peer in peers}
+        drivers |= {peer: driver_of(peer, parts.get(Peer("server", peer.index))) for peer in standbys}
         directory.extend_provenance({"kernels": kernels()})
         try:
             if simulation:

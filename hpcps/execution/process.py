@@ -10,12 +10,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from hpcps.errors import HpcpsError, RunError, message_of
 from hpcps.execution.background import Background
@@ -26,6 +26,7 @@ from hpcps.execution.process_context import ProcessContext, compare, tracing
 from hpcps.execution.resume import Resume, lines_before, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
+from hpcps.execution.standby.seats import RecordFile, make_driver
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.guard import death_line
@@ -35,7 +36,7 @@ from hpcps.launch.stop import StopFile
 from hpcps.numerics.layout import private
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.display import ProgressDisplay
 from hpcps.records.files import record_file
@@ -48,6 +49,8 @@ from hpcps.roles.events import Role
 from hpcps.roles.resources import Resources
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import DeclaredLostError, LostError, ProcessGroup
+
+_Writer = TypeVar("_Writer", bound=RecordWriter)
 
 _OTHERS_REPORT = 0.5
 """Seconds between a failure and the end of the process, at which MPI ends all others: the end of another process may be
@@ -197,7 +200,8 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
     """Execute the role of a lost process, in the run of its launch, from where a combiner says."""
     if not group.joins_in_time():
         return 0
-    context = ProcessContext(plan.runs[0], plan.world, group.rank, socket.gethostname(), mps=mps)
+    host, number = socket.gethostname(), group.incarnation
+    context = ProcessContext(plan.runs[0], plan.world, group.rank, host, mps=mps, incarnation=number)
     peer = context.peer
     assert peer is not None, "the run has it, and has lost it"
     devices = DeviceBuffers(plan, group)
@@ -205,11 +209,11 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
     try:
         with _confined():
             resources = Resources(private, private, private, context.threads, None)
-            role = make_role(context.run, peer, resources, group.incarnation)
-        leads = record_file(context.directory.path, str(plan.world[group.leader]))
-        attempt = max(1, last_attempt(leads))
+            role = make_role(context.run, peer, resources, 0 if context.seat.stands_by else number)
+        decides = record_file(context.directory.path, str(SERVER_0))
+        attempt = max(1, last_attempt(decides))
         lines = lines_before(context.directory, context.run, peer, attempt)
-        part = CheckpointPart(State(), lines, elapsed_in(leads))
+        part = CheckpointPart(State(), lines, elapsed_in(decides))
     except Exception as error:
         context.report(None, "start", error)
         raise RunError(context.failed(None, "start", error)) from error
@@ -261,7 +265,8 @@ def _execute_run(context: ProcessContext, services: _Services) -> bool:
             allocate, local = buffers.allocate or on_host, buffers.allocate or private
             resources = Resources(allocate, local, on_host, context.threads, evaluations)
             with _confined():
-                role = make_role(context.run, Peer(context.me.role, context.me.index), resources)
+                assert context.peer is not None, "it is active"
+                role = make_role(context.run, context.peer, resources)
     except Exception as error:
         problem = message_of(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
         report = partial(context.report, None, "start", error)
@@ -271,15 +276,17 @@ def _execute_run(context: ProcessContext, services: _Services) -> bool:
     if group.leads:
         context.directory.extend_provenance({"kernels": of_all(map(json.loads, loaded))})
     position = resume.find(partial(collective_check, group), group.share)
-    attempt = 1 + max(int(text or 0) for text in group.collect(str(resume.last_attempt())))
     part = next(iter(resume.parts.values()), None)
+    earlier = group.collect(f"{resume.last_attempt()} {part.elapsed if part else 0.0}")
+    attempts, times = zip(*(text.split() for text in earlier if text), strict=True)
+    attempt, elapsed = 1 + max(map(int, attempts)), max(map(float, times))
     if position >= 0 and not collective_check(group, restore_role(role, part)):
         return False
     if position >= 0 and group.leads:
         print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}", flush=True)
     if group.leads:
         context.directory.checkpoints.forget_after(position)
-    began = time.monotonic() - (part.elapsed if part else 0.0)
+    began = time.monotonic() - elapsed
     driver = None
     with _tracked(services.tracking, context):
         with tracing(context, services.clocks) as tracer:
@@ -308,10 +315,10 @@ def _end(
         group: the process group.
         began: when the run began, on the monotonic clock.
     """
-    ends = group.collect("" if driver is None else driver.end)
-    if "suspended" in ends:
+    ends = [text.split() for text in group.collect(f"{driver.end} {context.peer}" if driver and driver.end else "")]
+    if any(end[:1] == ["suspended"] for end in ends):
         return "suspended"
-    finished = {str(context.world[rank]) for rank, end in enumerate(ends) if end == "finished"}
+    finished = {end[1] for end in ends if end}
     problem, report = "", nothing
     if group.leads:
         try:
@@ -335,42 +342,52 @@ def _perform(
     try:
         observer = _observer(context, resumed=beginning.part is not None)
         with (
-            RecordWriter(
-                context.directory.path,
-                context.run.id,
-                me.role,
-                me.index,
-                context.host,
-                part=beginning.part,
-                attempt=beginning.attempt,
-                on_line=services.display.update_seldom if services.display else None,
-            ) as record,
+            ExitStack() as stack,
             Background(elsewhere=lambda: evaluations.cpu if evaluations else 0.0) as background,
         ):
-            record.write(
-                "start",
-                pid=evaluations.pid if evaluations else os.getpid(),
-                rank=me.rank,
-                shared_memory=[str(peer) for peer in group.in_memory()] if context.run.transport.reads_in_place else [],
-                **buffers.fields(),
-                partition=context.run.transport.partition,
-                **role_facts(context.run, role),
-                gpu=gpu_of(me, os.environ),
-                mps=context.mps and role.device != "cpu",
-                **({"incarnation": group.incarnation} if group.incarnation else {}),
-                cpu_model=machine()["cpu"],
-            )
-            keep = context.run.checkpoint.keep
-            driver = RoleDriver(
+
+            def open_record(kind: type[_Writer]) -> _Writer:
+                record = kind(
+                    context.directory.path,
+                    context.run.id,
+                    *role.peer,
+                    context.host,
+                    part=beginning.part,
+                    attempt=beginning.attempt,
+                    on_line=services.display.update_seldom if services.display else None,
+                )
+                stack.callback(record.close)
+                return record
+
+            def begin(record: RecordWriter) -> None:
+                memory = group.in_memory() if context.run.transport.reads_in_place else []
+                record.write(
+                    "start",
+                    pid=evaluations.pid if evaluations else os.getpid(),
+                    rank=me.rank,
+                    shared_memory=[str(peer) for peer in memory],
+                    **buffers.fields(),
+                    partition=context.run.transport.partition,
+                    **role_facts(context.run, role),
+                    gpu=gpu_of(me, os.environ),
+                    mps=context.mps and role.device != "cpu",
+                    **({"incarnation": group.incarnation} if group.incarnation else {}),
+                    cpu_model=machine()["cpu"],
+                )
+
+            elapsed = beginning.part.elapsed if beginning.part else 0.0
+            driver = make_driver(
+                context.seat,
                 role,
                 group.transport,
-                record,
+                RecordFile(context.host, time.monotonic, elapsed, open_record, begin),
                 context.directory,
+                Resources(threads=context.threads),
                 stopwatch=Stopwatch(cpu=background.foreground_cpu, alone=True),
                 tracer=tracer,
                 background=background,
                 stop=services.stop.requested,
-                keep=keep,
+                keep=context.run.checkpoint.keep,
                 observer=observer,
                 ordered=arrival_decides(context.run),
             )

@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcps.execution.role_factory import spread
+from hpcps.execution.standby.seats import Seat
 from hpcps.launch.limits import own_cores
 from hpcps.launch.plan import PlannedRun, Rank
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import STANDBY, Roster
 from hpcps.records.failure import failure_text
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.records.trace.clocks import Clocks
@@ -38,9 +39,20 @@ class ProcessContext:
         me: that of this process.
         host: the host of the process.
         mps: whether the process uses its GPU through MPS.
+        seat: what the process is to its role. One that replaces a lost server is the standby of the process that is now
+            the server.
     """
 
-    def __init__(self, planned: PlannedRun, world: Sequence[Rank], rank: int, host: str, *, mps: bool = False) -> None:
+    def __init__(
+        self,
+        planned: PlannedRun,
+        world: Sequence[Rank],
+        rank: int,
+        host: str,
+        *,
+        mps: bool = False,
+        incarnation: int = 0,
+    ) -> None:
         """Create the context of one process, and activate the plugins of the run.
 
         Args:
@@ -49,6 +61,7 @@ class ProcessContext:
             rank: the rank of the process.
             host: the host of the process.
             mps: whether the process uses its GPU through MPS.
+            incarnation: the number of the replacement that the process is; 0 if it is none.
         """
         me = world[rank]
         self.planned = planned
@@ -57,6 +70,13 @@ class ProcessContext:
         self.world, self.me = world, me
         self.host = host
         self.mps = mps
+        self.seat = Seat.ALONE
+        if incarnation and me.role in ("server", STANDBY):
+            self.seat = Seat.NEW_STANDBY
+        elif me.role == STANDBY:
+            self.seat = Seat.STANDBY
+        elif me.role == "server" and self.run.survive.servers:
+            self.seat = Seat.SERVER
         self._neighbours = [member for member in world if member.host == me.host]
 
     @property
@@ -66,8 +86,8 @@ class ProcessContext:
 
     @property
     def peer(self) -> Peer | None:
-        """The role of the process in this run, or None."""
-        peer = Peer(self.me.role, self.me.index)
+        """The role of the process in this run, or None; that of a standby is its server's."""
+        peer = Peer("server" if self.seat.stands_by else self.me.role, self.me.index)
         return peer if peer in Roster.of(self.run).everyone() else None
 
     @property
@@ -81,8 +101,8 @@ class ProcessContext:
 
         If a launcher binds processes to cores, the available cores are those of this process.
         """
-        role = "validator" if self.run.topology.validators else "server"
-        combiners = sum(member.role == role for member in self._neighbours)
+        roles = ("validator",) if self.run.topology.validators else ("server", STANDBY)
+        combiners = sum(member.role in roles for member in self._neighbours)
         return max(1, len(own_cores()) // max(combiners, 1))
 
     def failed(self, round: int | None, phase: str, error: BaseException) -> str:
@@ -112,7 +132,7 @@ def tracing(context: ProcessContext, clocks: Clocks | None) -> Iterator[Tracer |
     """
     if clocks is None:
         yield None
-    elif context.peer is None:
+    elif context.peer is None or context.seat.stands_by:
         clocks.compare()
         yield None
     else:

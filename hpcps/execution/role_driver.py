@@ -16,13 +16,14 @@ from hpcps.execution.account import RESULT, SKIPPED, TIMER, Account
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observations, Observer
 from hpcps.execution.stopwatch import Alarms, Stopwatch
+from hpcps.numerics.state import State
 from hpcps.protocol.envelope import Delivered, Envelopes
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Malformed, Received, Reduced, Replaced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TIMED_EFFECTS, Tracer
-from hpcps.records.writer import RecordWriter
+from hpcps.records.writer import RecordLines
 from hpcps.roles.events import (
     AwaitBackground,
     Compute,
@@ -50,7 +51,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.transport.base import CollectiveTransport, MessageTransport
+from hpcps.transport.base import Arrived, CollectiveTransport, MessageTransport
 
 _DATED = (Start, Computed, Resumed, Snapped)
 """Events that arrive when the role gets them; messages arrive when they come."""
@@ -74,7 +75,7 @@ class RoleDriver:
         self,
         role: Role,
         transport: MessageTransport,
-        record: RecordWriter,
+        record: RecordLines,
         directory: RunDirectory,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -252,8 +253,8 @@ class RoleDriver:
 
     def _next(self) -> Event | None:
         """Return the next event from outside, if one is available now; messages come first."""
-        if (arrival := self._transport.receive()) is not None:
-            return arrival if isinstance(arrival, Reduced) else self._opened(arrival)
+        if (arrival := self._receive()) is not None:
+            return arrival if isinstance(arrival, Reduced) else self._opened(arrival, self._clock())
         if self._draining:
             self._draining = False
             return Idle()
@@ -263,15 +264,21 @@ class RoleDriver:
         self._account.note(TIMER)
         return event._replace(time=self._record.time)
 
-    def _opened(self, arrival: Delivered | Malformed | Lost | Replaced) -> Received | Malformed | Lost | Replaced:
-        """Return what the role gets of what has come."""
+    def _receive(self) -> Arrived | None:
+        """Return what has come from other processes."""
+        return self._transport.receive()
+
+    def _opened(
+        self, arrival: Delivered | Malformed | Lost | Replaced, moment: float
+    ) -> Received | Malformed | Lost | Replaced:
+        """Return what the role gets of what has come at a moment."""
         if isinstance(arrival, (Lost, Replaced)):
-            return arrival._replace(arrived=self._clock())
+            return arrival._replace(arrived=moment)
         if isinstance(arrival, Malformed):
-            return replace(arrival, arrived=self._clock())
+            return replace(arrival, arrived=moment)
         if arrival.skipped is not None:
             self._account.note(f"{SKIPPED}{arrival.source} {arrival.skipped}")
-        return arrival.opened(self._role.run_id, self._record.time, self._clock())
+        return arrival.opened(self._role.run_id, self._record.time, moment)
 
     @property
     def end(self) -> Literal["", "suspended", "finished"]:
@@ -352,12 +359,10 @@ class RoleDriver:
                 self.phase = "checkpoint"
                 if self._account.order is not None:
                     self._write("snapshot", {"moment": position})
-                part = self._record.part(state)
-                checksum = self._directory.checkpoints.write(position, str(self._role.peer), part)
-                self._queue.append(Snapped(position, checksum))
+                self._write_part(position, state)
             case Seal(position, checksums):
                 self.phase = "checkpoint"
-                self._directory.checkpoints.seal(position, self._record.run_id, checksums, self._keep)
+                self._seal_checkpoint(position, checksums)
                 self._write("checkpoint", {"moment": position})
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
@@ -366,6 +371,15 @@ class RoleDriver:
                 self._record.close()
                 assert self._background is None or not self._background.busy, "a role must await its task first"
                 self.finished, self.suspended = True, suspended
+
+    def _write_part(self, position: int, state: State) -> None:
+        """Write this process's part of a checkpoint."""
+        part = self._record.part(state)
+        checksum = self._directory.checkpoints.write(position, str(self._role.peer), part)
+        self._queue.append(Snapped(position, checksum))
+
+    def _seal_checkpoint(self, position: int, checksums: dict[str, str]) -> None:
+        self._directory.checkpoints.seal(position, self._record.run_id, checksums, self._keep)
 
     def _compute(self, task: str, work: Callable[[], Any]) -> Computed:
         # numpy warns when float32 overflows; divergence is a valid result of a run, and the record shows it.

@@ -137,6 +137,12 @@ class Alarms:
         return self._set[0][0] if self._set else None
 
     @property
+    def left(self) -> tuple[tuple[float, Event], ...]:
+        """The seconds until each event, and the events."""
+        now = self._clock()
+        return tuple((until - now, event) for until, event in self._set)
+
+    @property
     def kind(self) -> str:
         """What the role does until then: `train` if a computation is slowed, `pause`, or `wait` without an event."""
         slowed = any(isinstance(event, Computed) for _, event in self._set)

@@ -31,13 +31,15 @@ def place(
     environment: Mapping[str, str] = os.environ,
     *,
     adversary: bool = False,
+    standbys: bool = False,
 ) -> tuple[Rank, ...]:
     """Assign a host, a GPU (if the hosts have GPUs) and a rank to every role.
 
-    Workers are placed first, then validators, servers, the adversary and the evaluator: round-robin over the hosts, as
-    long as a host has a free slot. A validator that is colocated with its server shares the slot of the server, and the
-    GPU if that slot has its own. Ranks are numbered host by host, in the same order of roles on each host, so that the
-    ranks of a host are consecutive: some launchers cannot return to a host.
+    Workers are placed first, then validators, servers, the adversary, the evaluator and standbys: round-robin over the
+    hosts, as long as a host has a free slot. A standby gets a slot of another host than its server, if one is free. A
+    validator that is colocated with its server shares the slot of the server, and the GPU if that slot has its own.
+    Ranks are numbered host by host, in the same order of roles on each host, so that the ranks of a host are
+    consecutive: some launchers cannot return to a host.
 
     Args:
         topology: the number of each role.
@@ -45,12 +47,14 @@ def place(
         source: the file that lists the hosts, for the message.
         environment: the variables of a batch system, for the message, and of the GPUs of this machine.
         adversary: whether the run has an adversary.
+        standbys: whether each server has a standby.
 
     Raises:
         LaunchError: there are too few slots; the message says how many are missing.
     """
     roles = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
     roles |= {"adversary": int(adversary), "evaluator": topology.evaluators}
+    roles |= {"standby": topology.servers * standbys}
     separate = topology.validators
     if topology.colocate_validators:
         separate = max(0, topology.validators - topology.servers)
@@ -76,6 +80,10 @@ def place(
         placed["adversary", 0] = next(slots)
     if topology.evaluators:
         placed["evaluator", 0] = next(slots)
+    left = list(slots)
+    for s in range(topology.servers * standbys):
+        elsewhere = (place for place, slot in enumerate(left) if slot[0] is not placed["server", s][0])
+        placed["standby", s] = left.pop(next(elsewhere, 0))
     return _number(hosts, placed)
 
 
@@ -93,7 +101,7 @@ def gpu_assignment(runs: Iterable[Run], hosts: Sequence[Host]) -> list[str]:
     if run is None:
         return []
     try:
-        world = place(run.topology, hosts or None, adversary=run.has_adversary)
+        world = place(run.topology, hosts or None, adversary=run.has_adversary, standbys=run.survive.servers)
     except LaunchError:
         return []
     lines = []
@@ -111,7 +119,7 @@ def most_on_a_host(run: Run, hosts: Sequence[Host]) -> int:
     """Return the largest number of processes that a run has on one host; without hosts, or enough slots, all."""
     if hosts and not run.transport.in_process:
         with suppress(LaunchError):
-            world = place(run.topology, hosts, adversary=run.has_adversary)
+            world = place(run.topology, hosts, adversary=run.has_adversary, standbys=run.survive.servers)
             return max(Counter(rank.host for rank in world).values())
     return run.processes
 
@@ -157,7 +165,7 @@ def _slots(hosts: Sequence[Host]) -> Iterator[_Slot]:
 
 
 def _number(hosts: Sequence[Host], placed: dict[tuple[str, int], _Slot]) -> tuple[Rank, ...]:
-    order = ("worker", "validator", "server", "adversary", "evaluator")
+    order = ("worker", "validator", "server", "adversary", "evaluator", "standby")
     world: list[Rank] = []
     for host in hosts:
         slots = {key: slot for key, (home, slot) in placed.items() if home is host}

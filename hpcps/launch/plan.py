@@ -28,8 +28,8 @@ class Rank:
 
     Attributes:
         rank: its number in MPI's world.
-        role: `worker`, `validator`, `server`, `adversary` or `evaluator`; or the further role of the transport, such as
-            `scheduler`.
+        role: `worker`, `validator`, `server`, `adversary` or `evaluator`; `standby`, of a server; or the further role
+            of the transport, such as `scheduler`.
         index: its index among the processes of its role.
         host: the machine that it runs on, as the host file names it; `localhost` without a host file.
         gpu: the GPU that it uses there, if the host file names GPUs.
@@ -130,7 +130,8 @@ class Plan:
         """The ranks that the launch may lose: those that `[survive]` names, without a worker that evaluates."""
         if not self.runs or self.script is not None:
             return frozenset()
-        named = [role for role in ("worker", "validator") if self._survive.get(f"{role}s")]
+        named = [role for role in ("worker", "validator", "server") if self._survive.get(f"{role}s")]
+        named += ["standby"]
         spared = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
         return frozenset(m.rank for m in self.world if m.role in named and str(m) not in spared)
 

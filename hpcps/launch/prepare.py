@@ -140,7 +140,7 @@ def launch_kind(point: Point) -> str:
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
     run = points[0].run
     _check_spares(run, site)
-    world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary)
+    world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary, standbys=run.survive.servers)
     runs = tuple(_planned(point, results) for point in points)
     return Plan(connected(world, run.transport), runs, mpi="mpi" in run.transport.offers)
 

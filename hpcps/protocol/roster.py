@@ -23,6 +23,15 @@ EVALUATOR = Peer("evaluator", 0)
 """The role that evaluates models in place of the coordinator, in a run with `topology.evaluators = 1`."""
 
 
+STANDBY = "standby"
+"""What the standbys of servers are called where roles have names."""
+
+
+def standby_of(server: Peer) -> Peer:
+    """Return the standby of a server, which is no role: it handles the server's events, see `execution/standby`."""
+    return Peer(STANDBY, server.index)
+
+
 @dataclass(frozen=True)
 class Roster:
     """The roles of a run. Validators combine updates; without validators each server combines its shard."""
@@ -83,6 +92,10 @@ class Roster:
         workers = self.all_workers() if run.survive.workers else ()
         validators = self.all_validators() if run.survive.validators else ()
         return (*(worker for worker in workers if worker != self.coordinator), *validators)
+
+    def standbys(self, run: Run) -> tuple[Peer, ...]:
+        """The standbys of the servers, if the run survives the loss of servers."""
+        return tuple(map(standby_of, self.all_servers())) if run.survive.servers else ()
 
     def validator_of(self, worker: int, there: Collection[int]) -> int | None:
         """Return the validator that combines a worker's update while only these validators are there; None if none is.

@@ -19,9 +19,13 @@ TIMES = frozenset(
 )
 """The fields of lines that hold times, or counts that depend on them; so do those that begin with `cpu_`."""
 
-_NOT_COMPARED = TIMES | {"host", "order"}
+_NOT_COMPARED = TIMES | {"host", "order", "cause"}
+"""The cause of a loss is what a process was told, and nothing depends on it."""
 
 _DONE = ("finished", "suspended")
+
+STANDBYS = ("took_over", "standby_lost", "standby_began")
+"""The events of a server's record that say which of two processes goes on."""
 
 
 class DifferenceError(RunError):
@@ -95,7 +99,8 @@ class Attempt:
         self.failure = final.get("error") if final.get("event") == "end" else None
         # The end of an interrupted process depends on the moment of the interruption.
         ends = ("stopped", "failed")
-        others = ("waiting", "callback")  # of the moment, and of a caller who is not there in a replay
+        # Of the moment, of a caller who is not there in a replay, and of the process.
+        others = ("waiting", "callback", *STANDBYS)
         compared = [item for item in lines if item[1]["event"] not in others and item[1].get("reason") not in ends]
         # An evaluation runs in the background of the other lines.
         self._lines = {

@@ -12,6 +12,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.inputs import finite
 from hpcps.records.acceptance import NOTHING, RUN_TOTALS, RunAcceptance
+from hpcps.records.attempts import STANDBYS
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
 from hpcps.records.files import read_lines
@@ -39,7 +40,7 @@ from hpcps.spec.tree import get
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
     *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps", "callback"),
-    *("audits", "excluded", "lost", "replaced", "serves", "submitted", "sent_again", "closed", "paused"),
+    *("audits", "excluded", "lost", "replaced", "serves", "submitted", "sent_again", "closed", "paused", *STANDBYS),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""

@@ -27,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, *content: str | memoryview) -> None:
+def write_whole(path: Path, *content: str | bytes | memoryview) -> None:
     """Write a file from parts, atomically."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         for part in content:

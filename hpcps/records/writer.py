@@ -8,6 +8,7 @@ import json
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,13 +20,89 @@ from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import Prefix, read_lines, record_file, sync_folder, whole_lines_end
 
 
-class RecordWriter:
+class RecordLines(ABC):
+    """Makes the record lines of one role of one run.
+
+    The lines are strict JSON: a number that is not finite becomes the string `"nan"`, `"inf"` or `"-inf"`, which
+    `hpcps.records.files.decode` converts back. numpy scalars and arrays are written as numbers and lists.
+
+    Attributes:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str, role: str, index: int, host: str, clock: Callable[[], float], elapsed: float):
+        """Take what all lines have in common.
+
+        Args:
+            run_id: the run.
+            role: `"worker"`, `"validator"`, `"server"`, …
+            index: the role's index.
+            host: the machine this process is on.
+            clock: returns seconds.
+            elapsed: the seconds from which `time` continues now.
+        """
+        self.run_id = run_id
+        self._clock = clock
+        self._started = clock() - elapsed
+        self._head = json.dumps({"run": run_id, "role": role, "index": index, "host": host}, ensure_ascii=False)[1:-1]
+
+    @property
+    def time(self) -> float:
+        """Seconds since the start of the record: the default of `time` in a line that is written now."""
+        return round(self._clock() - self._started, 6)
+
+    def write(self, event: str, **fields: object) -> None:
+        """Append one line: the event, the common fields, `time`, then the given fields.
+
+        Raises:
+            RunError: the line could not be written completely (disk full, quota).
+        """
+        values: dict[str, object] = {"time": self.time, **fields}
+        try:
+            body = _ENCODER.encode(values)
+        except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it
+            body = _ENCODER.encode(_finite(values))
+        self.append(f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode(errors="backslashreplace"))
+
+    @property
+    @abstractmethod
+    def lines_of_attempt(self) -> int | None:
+        """The number of lines after the `start` line of this attempt; None if it has none yet."""
+
+    @abstractmethod
+    def append(self, line: bytes) -> None:
+        """Append an encoded line.
+
+        Raises:
+            RunError: the line could not be written completely (disk full, quota).
+        """
+
+    @abstractmethod
+    def part(self, state: State) -> CheckpointPart:
+        """Return this process's part of a checkpoint: a role's state, and the lines of the record, which are on disk.
+
+        Raises:
+            RunError: they cannot be written to the disk.
+        """
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Wait until all lines so far are on disk, so that they survive a power failure.
+
+        Raises:
+            RunError: they cannot be written (disk full, quota).
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+
+
+class RecordWriter(RecordLines):
     """Appends the record lines of one role of one run to `records/<role>-<index>.jsonl`.
 
     A line is one JSON object and one `write` to the file, so that a killed process truncates at most its last line; the
-    next attempt removes such a line and appends. The lines are strict JSON: a number that is not finite becomes the
-    string `"nan"`, `"inf"` or `"-inf"`, which `hpcps.records.files.decode` converts back. numpy scalars and arrays are
-    written as numbers and lists.
+    next attempt removes such a line and appends.
     """
 
     def __init__(
@@ -61,14 +138,11 @@ class RecordWriter:
         self.path = record_file(Path(run_directory), f"{role}-{index}")
         self.attempt = 1 + last_attempt(self.path) if attempt is None else attempt
         """The number of the attempt, from 1; `start` lines carry it."""
-        self._clock = clock
+        super().__init__(run_id, role, index, host, clock, part.elapsed if part else 0.0)
         self._on_line = on_line
-        self._started = clock() - (part.elapsed if part else 0.0)
         self._continues = part.record.lines if part else None
         self._of_lost = part is not None and part.of_lost
-        self.run_id = run_id
         self._lines = 0
-        self._head = json.dumps({"run": run_id, "role": role, "index": index, "host": host}, ensure_ascii=False)[1:-1]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_fifo():
@@ -94,20 +168,16 @@ class RecordWriter:
         self._continues, self._started = lines, self._clock() - elapsed
 
     def part(self, state: State) -> CheckpointPart:
-        """Return this process's part of a checkpoint: a role's state, and the lines of the record, which are on disk.
-
-        Raises:
-            RunError: they cannot be written to the disk.
-        """
         self.sync()
         return CheckpointPart(state, Prefix(self._lines, self._sha256.hexdigest()), self._clock() - self._started)
 
-    def sync(self) -> None:
-        """Wait until all lines so far are on disk, so that they survive a power failure.
+    @property
+    def lines_of_attempt(self) -> int | None:
+        lines = read_lines(self.path).lines
+        starts = [n for n, line in enumerate(lines) if (line["event"], line.get("attempt")) == ("start", self.attempt)]
+        return len(lines) - 1 - starts[-1] if starts else None
 
-        Raises:
-            RunError: they cannot be written (disk full, quota).
-        """
+    def sync(self) -> None:
         try:
             os.fsync(self._file)
         except OSError as error:
@@ -116,32 +186,16 @@ class RecordWriter:
             sync_folder(self.path.parent)
             self._synced = True
 
-    @property
-    def time(self) -> float:
-        """Seconds since the start of the record: the default of `time` in a line that is written now."""
-        return round(self._clock() - self._started, 6)
-
     def write(self, event: str, **fields: object) -> None:
-        """Append one line: the event, the common fields, `time`, then the given fields.
-
-        Raises:
-            RunError: the line could not be written completely (disk full, quota).
-        """
-        values: dict[str, object] = {"time": self.time, **fields}
         if event == "start":
-            values["attempt"] = self.attempt
+            fields["attempt"] = self.attempt
             if self._continues is not None:
-                values["continues"] = self._continues
+                fields["continues"] = self._continues
             if self._of_lost:
-                values["without_part"] = True
-        try:
-            body = _ENCODER.encode(values)
-        except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it
-            body = _ENCODER.encode(_finite(values))
-        self._append(f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode(errors="backslashreplace"))
+                fields["without_part"] = True
+        super().write(event, **fields)
 
-    def _append(self, line: bytes) -> None:
-        """Append an encoded line."""
+    def append(self, line: bytes) -> None:
         try:
             written = os.write(self._file, line)
         except OSError as error:
@@ -157,7 +211,6 @@ class RecordWriter:
         return RunError(f"cannot write to the record {self.path}: {error.strerror}; free disk space and run again")
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -269,6 +269,11 @@ class Survive(Config):
         "serve its workers until its replacement does. If there are none, or in an asynchronous run, its workers wait "
         "for the replacement.",
     )
+    servers: bool = Field(
+        False,
+        description="With `workers`: each server has a standby, a further process, which handles the same events and "
+        "takes its place if it is lost.",
+    )
     min_workers: PositiveInt | None = Field(
         None,
         le=MOST_ROLES,
@@ -438,9 +443,10 @@ class Run(Config):
 
     @property
     def processes(self) -> int:
-        """The number of roles, each of which is a process over MPI or ps-lite."""
+        """The number of roles and standbys, each of which is a process over MPI or ps-lite."""
         topology = self.topology
-        return topology.servers + topology.validators + topology.workers + topology.evaluators + self.has_adversary
+        servers = topology.servers * (1 + self.survive.servers)
+        return servers + topology.validators + topology.workers + topology.evaluators + self.has_adversary
 
     @property
     def holds_out(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,13 @@ class MessageTransport(ABC):
         """The bytes of messages that it has got and not handed to the network; 0 if it sends each at once."""
         return 0
 
+    def confirm(self) -> None:  # noqa: B027 - only transports over which processes are replaced need it
+        """Wait until this process would know if the others went on without it.
+
+        Raises:
+            DeclaredLostError: they do.
+        """
+
     @abstractmethod
     def send(self, to: Peer, envelope: Envelope) -> None:
         """Start sending; the payload must not change until its receiver has answered (if it never does, never).
@@ -59,6 +66,46 @@ class MessageTransport(ABC):
 
         The payload of the message is valid until this process answers the sender; see `Message`.
         """
+
+
+KeptMessage = tuple[int, Envelope]
+"""A message of a server that its standby keeps, after how many others to the same role."""
+
+
+class StandbyTransport(MessageTransport):
+    """The transport of the standby of a server, which gets the messages to the server, too.
+
+    What it sends before it takes the place of the server goes to the server alone.
+    """
+
+    @abstractmethod
+    def begin(
+        self, sent: Mapping[Peer, int], kept: Mapping[Peer, Sequence[KeptMessage]], known: Mapping[Peer, int]
+    ) -> None:
+        """Begin in the middle of a run.
+
+        Args:
+            sent: the number of messages of the server to each role.
+            kept: those of them that have not been sent to their receivers.
+            known: the number of the process of each role that the server knows, if it is a replacement.
+        """
+
+    @property
+    @abstractmethod
+    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]]:
+        """What is kept for each role."""
+
+    @abstractmethod
+    def keep(self, to: Peer, envelope: Envelope) -> None:
+        """Keep a message that the server sends, as the next one to its receiver, until the receiver has got it."""
+
+    @abstractmethod
+    def forget(self, to: Peer) -> None:
+        """Forget what was kept for a receiver that is lost: what is kept from now on is for its replacement."""
+
+    @abstractmethod
+    def take_over(self) -> None:
+        """Take the place of the server: send what was kept and has not been received; then send in its name."""
 
 
 class CollectiveTransport(MessageTransport):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, Literal
 
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Malformed, Operation, Reduced, Replaced
+from hpcps.protocol.roster import STANDBY, standby_of
 from hpcps.spec.transport import Transport
-from hpcps.transport.base import Arrived, CollectiveTransport, Traffic
+from hpcps.transport.base import Arrived, CollectiveTransport, KeptMessage, StandbyTransport, Traffic
 
-Packet = tuple[Peer, int, bytes, bytes | None] | Reduced | Lost | Replaced
-"""Sender, the number of its process, header and payload of a message; the end of a reduction; or what became of another
-process."""
+Packet = tuple[Peer, int, int, bytes, bytes | None] | Reduced | Lost | Replaced
+"""Sender, the number of its process, how many messages this one sent to the receiver before, header and payload of a
+message; the end of a reduction; or what became of another process."""
 Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
 
 
@@ -48,34 +49,81 @@ class Exchange:
         self._boxes: dict[Peer, deque[Packet]] = {}
         self._ends: dict[Peer, InprocTransport] = {}
         self._reduced: dict[Peer, NDArray[Any]] = {}
+        self._standbys: dict[Peer, InprocStandby] = {}
+        # How many messages of each end had been sent to a server when its standby began.
+        self._before: dict[Peer, dict[InprocTransport, int]] = {}
         self._carry = carry
         self._scale = scale
 
     def tell(self, to: Peer, event: Lost | Replaced) -> None:
-        """Tell a role what became of another process."""
+        """Tell a role, or the standby of a server, what became of another process."""
+        is_standby = isinstance(event, Lost) and event.peer.role == STANDBY
+        if is_standby and (end := self._standbys.pop(to, None)) is not None:
+            end.replaced = True
         self._boxes[to].append(event)
+
+    def goes_to_both(self, server: Peer) -> bool:
+        """Return whether all messages to a server that did not go to its new standby, too, have arrived."""
+        before = self._before[server]
+        return all(end.replaced or end.next_to(server) >= before.get(end, 0) for end in self._ends.values())
+
+    def succeed(self, event: Lost) -> None:
+        """Let the standby of a lost server take its place: what is sent to the server goes to it alone."""
+        server = event.peer
+        self._ends[server].replaced = True
+        self._boxes[server] = self._boxes.pop(standby_of(server))
+        self._ends[server] = end = self._standbys.pop(server)
+        end.succeed()
+        self._boxes[server].append(event)
 
     def endpoint(self, owner: Peer) -> InprocTransport:
         """Return the transport of one role, or of its replacement.
 
         A replacement gets nothing that was sent before, and what its predecessor has sent does not arrive any more.
         """
-        skipped, number = {}, 0
+        older, number = set(), 0
         if owner in self._ends:
             self._ends[owner].replaced = True
-            skipped = {(source, end.number): end.sent_to[owner] for source, end in self._ends.items()}
+            older = self._members()
             number = self._ends[owner].number + 1
         self._boxes[owner] = deque()
-        end = InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale, skipped, number)
+        self._begin(owner, owner)
+        end = InprocTransport(
+            owner, self._boxes, self._standbys, self._reduced, self._carry, self._scale, older, number
+        )
         self._ends[owner] = end
         return end
+
+    def standby(self, server: Peer) -> InprocStandby:
+        """Return the transport of the standby of a server, to which messages to the server go, too, from now on."""
+        owner = standby_of(server)
+        self._boxes[owner] = deque()
+        older = self._members() if server in self._before else set()
+        end = InprocStandby(
+            owner, self._boxes, self._standbys, self._reduced, self._carry, self._scale, older, self._ends[server]
+        )
+        self._standbys[server] = end
+        self._before[server] = {other: other.sent_to[server] for other in self._ends.values()}
+        self._begin(owner, server)
+        return end
+
+    def _begin(self, owner: Peer, role: Peer) -> None:
+        """Note which message of each role is the first one of a process that gets those to a role."""
+        for other in self._ends.values():
+            other.arrived[id(self._boxes[owner])] = other.sent_to[role]
+
+    def _members(self) -> set[tuple[Peer, int]]:
+        """Return the processes that there are: their roles, and their numbers."""
+        return {(peer, end.number) for peer, end in self._ends.items()}
 
 
 class InprocTransport(CollectiveTransport):
     """The end of an `Exchange` for one role; it encodes every message to bytes, as a network transport does.
 
     Attributes:
+        owner: the role.
         sent_to: the number of messages to each role.
+        arrived: for each box of a receiver, by its `id`: the number of the next message to arrive there.
         number: the number of processes that had the role before this one.
         replaced: whether another process has taken the place of this one.
     """
@@ -84,10 +132,11 @@ class InprocTransport(CollectiveTransport):
         self,
         owner: Peer,
         boxes: dict[Peer, deque[Packet]],
+        standbys: Mapping[Peer, InprocStandby],
         reduced: dict[Peer, NDArray[Any]],
         carry: Carry,
         scale: float,
-        skipped: dict[tuple[Peer, int], int],
+        older: set[tuple[Peer, int]],
         number: int,
     ) -> None:
         """Create the end of a role.
@@ -95,44 +144,58 @@ class InprocTransport(CollectiveTransport):
         Args:
             owner: the role.
             boxes: what has arrived for each role.
+            standbys: the ends of the standbys of servers.
             reduced: the arrays of the reduction under way.
             carry: see `Exchange`.
             scale: see `Exchange`.
-            skipped: the number of messages of each process, a role and a number, that went to predecessors of this
-                process, if it is a replacement; the first message of each states it.
+            older: the processes that may have sent messages to predecessors of this one; the first message of each
+                states how many.
             number: the number of processes that had this role before.
         """
-        self._owner = owner
+        self.owner = owner
         self._boxes = boxes
+        self._standbys = standbys
         # The arrays of the reduction under way, until all peers have given theirs.
         self._reduced = reduced
         self._joined: Sequence[Peer] = ()
         self._carry = carry
-        self._skipped = skipped
+        self._older = older
         self.number = number
         self.sent_to: Counter[Peer] = Counter()
+        self.arrived: Counter[int] = Counter()
         self.replaced = False
         self.traffic = Traffic(scale=scale)
 
     def send(self, to: Peer, envelope: Envelope) -> None:
-        header = envelope.header
-        payload = payload_of(envelope)
-        size = self.traffic.size(header, envelope.payload_bytes)
-        self._carry(
-            self._owner, to, size, partial(self._arrive, self._boxes[to], (self._owner, self.number, header, payload))
-        )
+        for receiver in self._receivers(to):
+            self._send_to(receiver, self.sent_to[to], envelope)
         self.sent_to[to] += 1
-        self.traffic.sent += size
+        self.traffic.sent += self.traffic.size(envelope.header, envelope.payload_bytes)
 
-    def _arrive(self, box: deque[Packet], packet: Packet) -> None:
+    def _send_to(self, receiver: Peer, count: int, envelope: Envelope) -> None:
+        """Send the message of a number to a role, or to the standby of a server."""
+        packet = (self.owner, self.number, count, envelope.header, payload_of(envelope))
+        size = self.traffic.size(envelope.header, envelope.payload_bytes)
+        self._carry(self.owner, receiver, size, partial(self._arrive, self._boxes[receiver], packet))
+
+    def next_to(self, receiver: Peer) -> int:
+        """Return the number of the next message to arrive at a receiver."""
+        return self.arrived[id(self._boxes[receiver])]
+
+    def _receivers(self, to: Peer) -> tuple[Peer, ...]:
+        """Return those that get a message to a role: its standby does, too."""
+        return (to, standby_of(to)) if to in self._standbys else (to,)
+
+    def _arrive(self, box: deque[Packet], packet: tuple[Peer, int, int, bytes, bytes | None]) -> None:
         if not self.replaced:
             box.append(packet)
+            self.arrived[id(box)] = packet[2] + 1
 
     def join(self, peers: Sequence[Peer]) -> None:
         self._joined = peers
 
     def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
-        self._reduced[self._owner] = values
+        self._reduced[self.owner] = values
         self.traffic.sent += values.nbytes
         if len(self._reduced) < len(self._joined):
             return
@@ -144,17 +207,89 @@ class InprocTransport(CollectiveTransport):
             self._boxes[peer].append(Reduced(array))
 
     def receive(self) -> Arrived | None:
-        if not self._boxes[self._owner]:
+        if not self._boxes[self.owner]:
             return None
-        packet = self._boxes[self._owner].popleft()
+        packet = self._boxes[self.owner].popleft()
         if isinstance(packet, Reduced):
             self.traffic.received += packet.values.nbytes
             return packet
         if isinstance(packet, (Lost, Replaced)):
             return packet
-        source, number, header, payload = packet
+        source, number, count, header, payload = packet
         self.traffic.received += self.traffic.size(header, len(payload) if payload else 0)
-        return delivered(source, header, payload, self._skipped.pop((source, number), None))
+        first = (source, number) in self._older
+        self._older.discard((source, number))
+        return delivered(source, header, payload, count if first else None)
+
+
+class InprocStandby(InprocTransport, StandbyTransport):
+    """The end of the standby of a server."""
+
+    def __init__(
+        self,
+        owner: Peer,
+        boxes: dict[Peer, deque[Packet]],
+        standbys: Mapping[Peer, InprocStandby],
+        reduced: dict[Peer, NDArray[Any]],
+        carry: Carry,
+        scale: float,
+        older: set[tuple[Peer, int]],
+        server: InprocTransport,
+    ) -> None:
+        """Create the end; see `InprocTransport`.
+
+        Args:
+            owner: the standby.
+            boxes: what has arrived for each role.
+            standbys: the ends of the standbys of servers.
+            reduced: no server reduces.
+            carry: see `Exchange`.
+            scale: see `Exchange`.
+            older: see `InprocTransport`.
+            server: the end of the server.
+        """
+        super().__init__(owner, boxes, standbys, reduced, carry, scale, older, server.number)
+        self._server = server
+        self._kept: dict[Peer, deque[KeptMessage]] = {}
+        self._counts: Counter[Peer] = Counter()
+
+    def begin(
+        self, sent: Mapping[Peer, int], kept: Mapping[Peer, Sequence[KeptMessage]], known: Mapping[Peer, int]
+    ) -> None:
+        self._counts.update(sent)
+        self._kept = {to: deque(messages) for to, messages in kept.items()}
+
+    @property
+    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]]:
+        return {}  # what has not arrived is on its way, also when its sender is lost
+
+    def keep(self, to: Peer, envelope: Envelope) -> None:
+        kept = self._kept.setdefault(to, deque())
+        kept.append((self._counts[to], envelope))
+        self._counts[to] += 1
+        got = min(self._server.next_to(receiver) for receiver in self._receivers(to))
+        while kept and kept[0][0] < got:
+            kept.popleft()
+
+    def forget(self, to: Peer) -> None:
+        self._kept.pop(to, None)
+
+    def succeed(self) -> None:
+        """Be the server, whose messages that have not arrived are sent again in `take_over`."""
+        self.owner, self.arrived = self._server.owner, Counter(self._server.arrived)
+        self.sent_to = Counter({to: self.next_to(to) for to in self._counts if to in self._boxes})
+
+    def take_over(self) -> None:
+        self.sent_to = Counter(self._counts)
+        for to, kept in self._kept.items():
+            for receiver in self._receivers(to):
+                first = self.next_to(receiver)
+                for count, envelope in kept:
+                    if count >= first:
+                        self._send_to(receiver, count, envelope)
+
+    def _receivers(self, to: Peer) -> tuple[Peer, ...]:
+        return (to,) if to == self._server.owner else super()._receivers(to)
 
 
 def payload_of(envelope: Envelope) -> bytes | None:

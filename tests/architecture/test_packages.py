@@ -233,7 +233,8 @@ def test_figures_are_named_in_experiment_files_only():
 
 LISTED = {
     "aggregation", "attacks", "compression", "data", "execution", "execution/replay", "execution/simulation",
-    "execution/sweep", "figures", "kvstore", "launch", "library", "numerics", "numerics/kernels", "protocol",
+    "execution/standby", "execution/sweep", "figures", "kvstore", "launch", "library", "numerics", "numerics/kernels",
+    "protocol",
     "protocol/messages", "records", "records/trace", "registry", "roles", "roles/asynchronous", "roles/sync",
     "roles/update", "rules", "session", "spec", "spec/checks", "torch", "training", "training/pytorch", "transport",
     "transport/pslite", "transport/shared_memory",

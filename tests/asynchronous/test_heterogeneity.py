@@ -92,7 +92,7 @@ def test_a_pause_ends_on_the_clock_and_messages_are_handled_meanwhile(tmp_path):
     assert node.step()
     assert node.resumes == 5.0
     assert not node.step()
-    endpoint._boxes[role.peer].append((Peer("server", 0), 0, b"garbage", None))
+    endpoint._boxes[role.peer].append((Peer("server", 0), 0, 0, b"garbage", None))
     assert node.step()
     now[0] = 4.9
     assert not node.step()
@@ -126,7 +126,7 @@ def test_drain_says_when_nothing_waits(tmp_path):
     role = Script(Drain())
     node, endpoint = driven(tmp_path, role)
     for _ in range(2):
-        endpoint._boxes[role.peer].append((Peer("server", 0), 0, b"garbage", None))
+        endpoint._boxes[role.peer].append((Peer("server", 0), 0, 0, b"garbage", None))
     for _ in range(4):
         node.step()
     assert [type(event).__name__ for event in role.events] == ["Start", "Malformed", "Malformed", "Idle"]

@@ -78,7 +78,7 @@ def play_case(tmp_path_factory):
                     assert not play(run, results / "runs/small", stop=stop_after(30))
                 assert play(run, results / "runs/small")
             letters = [letter for exchange in exchanges for box in exchange._boxes.values() for letter in box]
-            under_way = sum(len(header) + len(payload or b"") for _, header, payload in letters)
+            under_way = sum(len(header) + len(payload or b"") for *_, header, payload in letters)
             played[case, kind] = results, under_way
         return played[case, kind]
 

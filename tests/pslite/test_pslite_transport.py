@@ -285,7 +285,7 @@ def test_the_scheduler_names_the_first_that_is_silent(company):
 
 
 def test_a_stranger_is_not_counted():
-    texts = Texts("launch", (1, 9))
+    texts = Texts("launch", (1, 9), (8,))
     assert texts.add(9, Text(0, 0, "another", ""))[0] == "node 9 is of another launch"
     assert texts.add(9, Text(0, 2, "launch", ""))[0] == "node 9 is of another launch"
     assert texts.add(9, Text(0, 1, "launch", "b")) == ("", [])
@@ -296,7 +296,7 @@ def test_a_stranger_is_not_counted():
 
 
 def test_texts_do_not_wait_for_a_lost_process_but_for_its_replacement():
-    texts = Texts("launch", (1, 8, 11, 9))
+    texts = Texts("launch", (1, 8, 11, 9), (8,))
     joins = Text(JOINS, 2, "launch", "")
     for rank, id_ in enumerate((1, 8)):
         texts.add(id_, Text(0, rank, "launch", "ab"[rank]))

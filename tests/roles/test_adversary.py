@@ -426,7 +426,7 @@ def test_copies_may_come_before_the_layout(tmp_path):
             event = self.inner.receive()
             copies = sum(isinstance(message, Copy) for _, _, message in self.noted)
             if event is None and held and self.me == ADVERSARY and copies == 3:
-                self.inner._boxes[ADVERSARY].append((Peer("validator", 0), 0, held.pop().header, None))
+                self.inner._boxes[ADVERSARY].append((Peer("validator", 0), 0, 0, held.pop().header, None))
                 return self.inner.receive()
             return event
 

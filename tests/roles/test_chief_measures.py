@@ -118,7 +118,7 @@ class Tampering(Endpoint):
         if not isinstance(message, Statistics) or message.round == 3:  # one evaluation has them all
             super().send(to, envelope)
         elif self._change == "garbage":
-            self.inner._boxes[to].append((self._peer, 0, b"garbage", None))
+            self.inner._boxes[to].append((self._peer, 0, 0, b"garbage", None))
         else:
             super().send(to, replace(envelope, **self._change))
 

@@ -103,7 +103,7 @@ def test_a_slow_evaluator_reads_what_nobody_changes(tmp_path):
         def send(self, to, envelope):
             if isinstance(envelope.message, Evaluate):
                 given.append(envelope)
-                self.inner._boxes[to].append((envelope.sender, 0, envelope.header, memoryview(envelope.payload)))
+                self.inner._boxes[to].append((envelope.sender, 0, 0, envelope.header, memoryview(envelope.payload)))
             else:
                 super().send(to, envelope)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,12 @@ class ComparedRecord(RecordWriter):
         super().__init__(folder, run_id, peer.role, peer.index, "replay", part=part, attempt=attempt.number)
         self._attempt = attempt
 
-    def _append(self, line: bytes) -> None:
+    def append(self, line: bytes) -> None:
         decoded = decode(line)
         assert decoded is not None, "it has just been encoded"
         if self._attempt.lost and not self._attempt.left and decoded["event"] != "start":
             return
-        super()._append(line)
+        super().append(line)
         self._attempt.compare(decoded)
 
 
@@ -79,9 +79,6 @@ class ReplayDriver(RoleDriver):
         self._inbox = inbox
         self._replace = replace
         self._goes_on = False
-        # How often the role was told that each process is lost, and how many lines of its record say so in all.
-        self._told: Counter[str] = Counter()
-        self._lost_lines: dict[str, int] = {}
         # The clock counts the moments at which messages come; imposed times end when the record says so.
         self._moments = 0
         super().__init__(role, inbox, record, directory, clock=lambda: float(self._moments), keep=_ALL, ordered=True)
@@ -113,14 +110,14 @@ class ReplayDriver(RoleDriver):
         if name == TIMER:
             return self._timer()
         if name.startswith(LOST):
-            return self._opened(Lost(Peer.parse(name.removeprefix(LOST)), self._cause(name)))
+            return self._opened(Lost(Peer.parse(name.removeprefix(LOST)), ""), self._clock())
         if name.startswith(REPLACED):
             process, _, number = name.removeprefix(REPLACED).partition(" ")
             peer, incarnation = Peer.parse(process), int(number)
             if not self._replace(peer, incarnation):
                 return None
             self._inbox.replace(peer, incarnation)
-            return self._opened(Replaced(peer, incarnation))
+            return self._opened(Replaced(peer, incarnation), self._clock())
         role, _, index = name.removeprefix(SAME).rpartition("-")
         if not index.isdecimal():
             return None
@@ -130,16 +127,7 @@ class ReplayDriver(RoleDriver):
             self.lacks = self._inbox.sender(source)
             return None
         self._moments += not name.startswith(SAME)
-        return self._opened(arrival)
-
-    def _cause(self, name: str) -> str:
-        """Return why a process was lost, which the role may record only after the next loss of the process."""
-        causes = [
-            str(line["cause"]) for line in self.attempt.following("lost") if f"{LOST}{line.get('process')}" == name
-        ]
-        told, written = self._told[name], self._lost_lines.setdefault(name, len(causes)) - len(causes)
-        self._told[name] += 1
-        return causes[min(told - written, len(causes) - 1)] if causes else ""
+        return self._opened(arrival, self._clock())
 
     def _timer(self) -> Event | None:
         event = self._alarms.pop()
@@ -151,7 +139,7 @@ class ReplayDriver(RoleDriver):
         if (event := self._timer()) is not None:
             return event
         if (arrival := self._inbox.receive()) is not None:
-            return self._opened(arrival)
+            return self._opened(arrival, self._clock())
         return self._expected(IDLE) if self._draining else None
 
     def step(self) -> bool:

@@ -15,7 +15,7 @@ from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Replaced
-from hpcps.protocol.roster import ADVERSARY, Roster
+from hpcps.protocol.roster import ADVERSARY, Roster, standby_of
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Costs, Machine, Measured, Modelled
@@ -59,7 +59,8 @@ class Simulation:
         self._homes = homes
         self._network = Network(self.clock, homes, settings.local, settings.remote)
         self._processes: dict[Peer, Process] = {}
-        everyone = Roster.of(run).everyone()
+        roster = Roster.of(run)
+        everyone = (*roster.everyone(), *roster.standbys(run))
         self._meters = {peer: Meter() for peer in everyone}
         self._backgrounds = {peer: SimulatedBackground(self.clock) for peer in everyone}
         scale = settings.model_scale if isinstance(settings, Modelled) else 1.0
@@ -93,7 +94,7 @@ class Simulation:
         """
 
         def kill(peer: Peer) -> bool:
-            if drivers[peer].finished:
+            if peer not in drivers or drivers[peer].finished:
                 return False
             self._processes[peer].kill()
             drivers.pop(peer).kill()
@@ -104,6 +105,17 @@ class Simulation:
             if to in drivers and not drivers[to].finished:
                 self.exchange.tell(to, event)
                 self._processes[to].notice()
+
+        def succeed(server: Peer, event: Lost) -> bool:
+            standby = standby_of(server)
+            if standby not in drivers:
+                return False
+            drivers[server] = drivers.pop(standby)
+            self._processes[server] = self._processes[standby]
+            self._homes[server] = self._homes[standby]
+            self.exchange.succeed(event)
+            self._processes[server].notice()
+            return True
 
         def start(peer: Peer, incarnation: int) -> bool:
             if not failures.needs(peer, drivers):
@@ -117,7 +129,7 @@ class Simulation:
             self._processes[driver.peer] = self._process(driver, guard)
         for process in self._processes.values():
             process.start()
-        failures = Failures(self._run, self.clock, kill, tell, start)
+        failures = Failures(self._run, self.clock, kill, tell, start, succeed, self.exchange.goes_to_both)
         while self.clock.step():
             # Failures would come after the end, too.
             if failures.any and failures.over(drivers):
@@ -126,7 +138,7 @@ class Simulation:
 
     def _process(self, driver: RoleDriver, guard: Callable[[RoleDriver], AbstractContextManager[None]]) -> Process:
         peer, seed, costs = driver.peer, self._run.seed, self._costs
-        if peer.role == "server" and self._run.topology.validators:
+        if peer.role in ("server", "standby") and self._run.topology.validators:
             costs = costs.model_copy(update={"combine": costs.apply})
         streams = (generator(seed, peer.role, peer.index, "step time"), generator(seed, peer.role, peer.index, "polls"))
         if peer == ADVERSARY:  # its computations and messages take no time
@@ -154,7 +166,12 @@ def hosts_of(run: Run, machine: Machine) -> dict[Peer, int]:
     no process of its own.
     """
     if machine.placement:
-        return {Peer.parse(name): host for host, names in enumerate(machine.placement) for name in names}
-    slots = -(-(run.processes - run.has_adversary) // machine.hosts)
-    ranks = place(run.topology, [Host(str(host), slots) for host in range(machine.hosts)])
-    return {Peer(rank.role, rank.index): int(rank.host) for rank in ranks}
+        homes = {Peer.parse(name): host for host, names in enumerate(machine.placement) for name in names}
+    else:
+        slots = -(-(run.processes - run.has_adversary) // machine.hosts)
+        hosts = [Host(str(host), slots) for host in range(machine.hosts)]
+        ranks = place(run.topology, hosts, standbys=run.survive.servers)
+        homes = {Peer(rank.role, rank.index): int(rank.host) for rank in ranks}
+    for standby in Roster.of(run).standbys(run):
+        homes.setdefault(standby, (homes[Peer("server", standby.index)] + 1) % machine.hosts)
+    return homes

@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from hpcps.errors import RunError
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Replaced
-from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.protocol.roster import SERVER_0, STANDBY, Roster, standby_of
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation, ProcessFailure
 
 _CAUSE = "a failure of the simulation"
+_LOOK_AGAIN = 1e-3
 
 
 class Failures:
@@ -32,6 +34,8 @@ class Failures:
         kill: Callable[[Peer], bool],
         tell: Callable[[Peer, Lost | Replaced], None],
         start: Callable[[Peer, int], bool],
+        succeed: Callable[[Peer, Lost], bool],
+        goes_to_both: Callable[[Peer], bool],
     ) -> None:
         """Schedule the failures.
 
@@ -41,12 +45,16 @@ class Failures:
             kill: kills a process; returns whether it was still running.
             tell: tells a role what became of another process.
             start: starts the replacement of a process, which has a number; returns whether the run still needs it.
+            succeed: lets the standby of a lost server take its place; returns whether there is one.
+            goes_to_both: returns whether all messages to a server that its new standby does not get have arrived.
         """
         self._lost: set[Peer] = set()
         self._replacements: Counter[Peer] = Counter()
-        self._clock, self._kill, self._tell, self._start = clock, kill, tell, start
+        self._clock, self._kill, self._tell, self._start, self._succeed = clock, kill, tell, start, succeed
+        self._goes_to_both = goes_to_both
         self._run, self._roster = run, Roster.of(run)
-        self._replaceable = self._roster.replaceable(run)
+        servers = self._roster.all_servers() if run.survive.servers else ()
+        self._lossable = (*self._roster.replaceable(run), *servers, *self._roster.standbys(run))
         machine = run.simulation
         failures = () if isinstance(machine, NoSimulation) else machine.failures
         self.any = bool(failures)
@@ -62,7 +70,7 @@ class Failures:
 
     def needs(self, peer: Peer, drivers: Mapping[Peer, RoleDriver]) -> bool:
         """Return whether the replacement of a process may take part: one of the roles that let it do so goes on."""
-        deciders = self._roster.deciders_of(self._run, peer)
+        deciders = (Peer("server", peer.index),) if peer.role == STANDBY else self._roster.deciders_of(self._run, peer)
         return any(decider not in drivers or not drivers[decider].finished for decider in deciders)
 
     def over(self, drivers: Mapping[Peer, RoleDriver]) -> bool:
@@ -80,7 +88,7 @@ class Failures:
         return bool(self._replacements[driver.peer]) and not driver.round
 
     def _concerned(self, failure: ProcessFailure) -> Iterator[Peer]:
-        return (peer for peer in self._replaceable if failure.process in (peer.role, str(peer)))
+        return (peer for peer in self._lossable if failure.process in (peer.role, str(peer)))
 
     def _schedule(self, peer: Peer, failure: ProcessFailure, draw: Callable[[], float]) -> None:
         again = partial(self._schedule, peer, failure, draw)
@@ -94,9 +102,19 @@ class Failures:
             self._clock.at(self._clock() + failure.noticed, partial(self._notice, peer, failure, self._clock(), again))
 
     def _notice(self, peer: Peer, failure: ProcessFailure, since: float, again: Callable[[], None]) -> None:
+        if peer.role == "server":
+            if not self._succeed(peer, Lost(peer, _CAUSE, since)):
+                raise RunError(f"{peer} is lost, and so is its standby: start the run again; it goes on")
+            self._lost.discard(peer)
+            self._clock.at(self._clock() + failure.repair, partial(self._stand_by, standby_of(peer), again))
+            return
+        if peer.role == STANDBY:
+            self._tell(Peer("server", peer.index), Lost(peer, _CAUSE, since))
+            self._clock.at(self._clock() + failure.repair, partial(self._stand_by, peer, again))
+            return
         self._noticed[peer] = since
         combiners = self._roster.all_validators() if peer.role == "worker" else ()
-        for to in (SERVER_0, *combiners):
+        for to in (SERVER_0, *combiners, *self._roster.standbys(self._run)):
             self._tell(to, Lost(peer, _CAUSE, since))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
@@ -108,9 +126,29 @@ class Failures:
             del self._noticed[peer]
             others = self._roster.all_validators() if peer.role == "worker" else self._roster.all_workers()
             self._catch_up(peer, others)
-            for to in (SERVER_0, *others, *self._roster.all_servers()[1:]):
+            servers = (*self._roster.all_servers()[1:], *self._roster.standbys(self._run))
+            for to in (SERVER_0, *others, *servers):
                 self._tell(to, Replaced(peer, number))
             again()
+
+    def _stand_by(self, standby: Peer, again: Callable[[], None]) -> None:
+        """Give a server a new standby."""
+        number = self._replacements[standby] + 1
+        if self._start(standby, number):
+            self._replacements[standby] = number
+            self._lost.discard(standby)
+            self._announce(standby, number)
+        again()
+
+    def _announce(self, standby: Peer, number: int) -> None:
+        """Tell a server of its new standby, after the messages that the standby does not get."""
+        server = Peer("server", standby.index)
+        if standby in self._lost or self._replacements[standby] != number:
+            return
+        if self._goes_to_both(server):
+            self._tell(server, Replaced(standby, number))
+        else:
+            self._clock.at(self._clock() + _LOOK_AGAIN, partial(self._announce, standby, number))
 
     def _catch_up(self, peer: Peer, others: tuple[Peer, ...]) -> None:
         """Tell a replacement which of those that send it messages are replacements, and which workers are lost."""

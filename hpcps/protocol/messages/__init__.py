@@ -6,6 +6,7 @@
 - `asynchronous`: those of asynchronous runs
 - `collective`: those of runs without servers
 - `session`: those of own scripts
+- `standby`: those between a server and its standby
 """
 
 from hpcps.protocol.messages.asynchronous import (
@@ -56,6 +57,7 @@ from hpcps.protocol.messages.session import (
     TensorUpdate,
     WhoIsMissing,
 )
+from hpcps.protocol.messages.standby import CopyOfMessage, CopyRequest, Followed, Journal, StandbyBegins
 from hpcps.protocol.messages.synchronous import (
     Abandon,
     Absent,
@@ -94,6 +96,8 @@ __all__ = [
     "CombinedUpdate",
     "Complete",
     "Copy",
+    "CopyOfMessage",
+    "CopyRequest",
     "CraftedUpdate",
     "Credit",
     "Declare",
@@ -104,10 +108,12 @@ __all__ = [
     "EvaluationRecorded",
     "Failed",
     "Flag",
+    "Followed",
     "Given",
     "InitialModel",
     "InitialWeights",
     "Joined",
+    "Journal",
     "Leave",
     "Message",
     "Missing",
@@ -129,6 +135,7 @@ __all__ = [
     "SendAgain",
     "Serve",
     "Span",
+    "StandbyBegins",
     "Statistics",
     "StepsAnswer",
     "StepsQuery",

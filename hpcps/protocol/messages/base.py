@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hpcps.numerics.layout import Vector
 
-ROLES = ("server", "validator", "worker", "adversary", "evaluator")
+ROLES = ("server", "validator", "worker", "adversary", "evaluator", "standby")
 
 
 class Peer(NamedTuple):

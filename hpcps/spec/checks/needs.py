@@ -63,6 +63,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "rounds": (run.train.mode == "sync", (MODE,)),
         "rounds of fixed steps": (run.train.policy is None, (STEPS,)),
         "survivors": (run.survive.workers, (("survive", "workers"),)),
+        "surviving servers": (run.survive.servers, (("survive", "servers"),)),
         "surviving validators": (run.survive.validators, (("survive", "validators"),)),
         "servers": (not run.collective, (EXCHANGE,)),
         "the global model": (run.validation.evaluate == "global_model", (("validation", "evaluate"),)),
@@ -218,9 +219,13 @@ def _survive(run: Run) -> Iterator[Need]:
         if not failure.at and failure.every is None:
             yield Need(path, "", "has no times: set at, or every", (path,))
         role, _, index = failure.process.partition("-")
-        workers, validators = run.topology.workers, run.topology.validators
-        count, key = (validators, VALIDATORS) if role == "validator" else (workers, WORKERS)
-        if role == "validator":
+        workers, validators, servers = run.topology.workers, run.topology.validators, run.topology.servers
+        counts = {"worker": (workers, WORKERS), "validator": (validators, VALIDATORS)}
+        count, key = counts.get(role, (servers, SERVERS))
+        if role in ("server", "standby"):
+            message = "a lost server ends the run: set survive.servers = true, or leave it out"
+            yield Need((*path, "process"), "surviving servers", message)
+        elif role == "validator":
             message = "a lost validator ends the run: set survive.validators = true, or leave it out"
             yield Need((*path, "process"), "surviving validators", message)
             yield Need((*path, "process"), "validators", "there is no validator: use one, or leave it out")
@@ -236,6 +241,8 @@ def _survive(run: Run) -> Iterator[Need]:
             message = f"there is no {failure.process}: use {role}-0 to {role}-{count - 1}"
             yield Need((*path, "process"), "", message, (key,))
     yield from _survive_validators(run)
+    if run.survive.servers:
+        yield Need(("survive", "servers"), "survivors", "needs workers = true, too: set that, or leave it out")
     least = run.survive.min_workers
     if not run.survive.workers:
         if least is not None:

@@ -6,7 +6,7 @@ import json
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from threading import Event, Lock
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_as
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Replaced
-from hpcps.protocol.roster import SERVER_0
+from hpcps.protocol.roster import SERVER_0, STANDBY, standby_of
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LaunchedProcess, LostError, ProcessGroup
 from hpcps.transport.pslite.encoding import MalformedFrameError
@@ -26,7 +26,14 @@ from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole, 
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery
 from hpcps.transport.pslite.settings import Settings
-from hpcps.transport.pslite.transport import APP, MESSAGE, PsliteTransport
+from hpcps.transport.pslite.transport import (
+    APP,
+    MESSAGE,
+    SWITCHED,
+    TAKEN,
+    PsliteStandby,
+    PsliteTransport,
+)
 
 
 def ids_of(world: Sequence[Peer]) -> tuple[int, ...]:
@@ -67,16 +74,16 @@ class Everyone(NamedTuple):
     Attributes:
         turn: the number of the allgather; for a replacement that joins, that of the next one, or `OVER`.
         texts: the text of each rank, empty for a process that is lost; no text for a replacement that joins.
+        seats: for a replacement that joins: of each server the node that it is now, and that of its standby, if any.
     """
 
     turn: int
     texts: tuple[str, ...]
+    seats: tuple[tuple[int, ...], ...] = ()
 
 
 JOINS, OVER = -1, -2
 """As `turn`: a replacement joins; it is too late."""
-
-_SERVER_0_ID = id_of(NodeRole.SERVER, SERVER_0.index)
 
 
 class Texts:
@@ -85,10 +92,11 @@ class Texts:
     Args:
         launch: the fingerprint of the launch.
         ids: the node id of each rank.
+        last: the node ids of server 0 and its standby: a run is over when one of them has finished.
     """
 
-    def __init__(self, launch: str, ids: Sequence[int]) -> None:
-        self._launch, self._ids = launch, tuple(ids)
+    def __init__(self, launch: str, ids: Sequence[int], last: Collection[int]) -> None:
+        self._launch, self._ids, self._last = launch, tuple(ids), frozenset(last)
         self._lock = Lock()
         self._present = set(range(len(ids)))
         self._late: set[int] = set()
@@ -146,7 +154,7 @@ class Texts:
         if self._run_ends_with is None:
             return False
         last = self._turns.get(self._next, {})
-        return self._next > self._run_ends_with or any(self._ids[rank] == _SERVER_0_ID for rank in last)
+        return self._next > self._run_ends_with or any(self._ids[rank] in self._last for rank in last)
 
     def _problem(self, node: int, sent: Text) -> str:
         if sent.launch != self._launch or not 0 <= sent.rank < len(self._ids):
@@ -168,12 +176,19 @@ TEXT, EVERYONE, UNNEEDED = 2, 3, 4
 """As `head`: a text of one process, to the scheduler; from it, the texts of all processes, or that others have finished
 the run and a replacement that takes no part yet may do so, too."""
 
+DOUBLED = 10
+"""As `head`, to a server: from now on its new standby gets the messages of this process, too. The body is the node of
+the standby, and the number of its process."""
+
 HELLO, WELCOME, READY = 5, 6, 7
 """As `head`: a replacement asks those that send it messages whether they know it; it is known; all of them know it. The
 body is the number of the replacement. Those who decide on rounds count on a replacement only then: a server that hears
 of it later than others would send its model to the lost process, and so would a worker with its update."""
 
+_COMBINING = ("server", "validator", STANDBY)
+
 _INCARNATION = struct.Struct("<I")
+_MEMBER = struct.Struct("<II")
 
 _CHECK_EVERY = 0.5
 """Seconds between two checks that the others are alive."""
@@ -204,7 +219,9 @@ class PsliteProcessGroup(ProcessGroup):
         self._replaceable, self.leader = process.replaceable, process.leader
         self.incarnation = process.incarnation
         self._ids = ids_of(process.world)
-        self._texts = Texts(process.launch, self._ids) if settings.role == NodeRole.SCHEDULER else None
+        ids = dict(zip(process.world, self._ids, strict=True))
+        last = [ids[peer] for peer in (SERVER_0, standby_of(SERVER_0)) if peer in ids]
+        self._texts = Texts(process.launch, self._ids, last) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
         self._incarnations: Counter[int] = Counter()
         # Greetings of replacements of which the scheduler has not told yet.
@@ -212,8 +229,25 @@ class PsliteProcessGroup(ProcessGroup):
         named = list(zip(self._ids, self._world, strict=True))
         me, mine = process.world[process.rank], self._ids[process.rank]
         # Those that are told that this replacement is ready, and those that do not know it yet.
-        self._combining = {id_ for id_, peer in named if peer.role in ("server", "validator") and id_ != mine}
-        senders = {*self._ids} - {SCHEDULER_ID, mine} if me.role == "validator" else {*self._combining}
+        self._combining = {id_ for id_, peer in named if peer.role in _COMBINING and id_ != mine}
+        # The server of which this is one of the two processes, whether it is the server now, and whether this process
+        # knows which of two processes is a server.
+        self._shard = Peer("server", me.index) if me.role in ("server", STANDBY) else None
+        self._acts = me.role == "server" and not process.incarnation
+        self._seated = not process.incarnation
+        # On the scheduler: the node of each server, and that of its standby, if there is one.
+        self._seats = {
+            peer: tuple(ids[each] for each in (peer, standby_of(peer)) if each in ids)
+            for peer in process.world if peer.role == "server"
+        }  # fmt: skip
+        self._fatal: LostError | None = None
+        # On a server: its new standby, which is ready if the number is not 0; and the nodes whose messages it may not
+        # get, as far as they have not said that it does.
+        self._newcomer = 0
+        self._single: set[int] = set()
+        self._doubled: dict[int, tuple[int, int]] = {}
+        everyone = {*self._ids} - {SCHEDULER_ID, mine}
+        senders = everyone if me.role in ("validator", "server", STANDBY) else {*self._combining}
         self._unwelcome = senders if process.incarnation else set()
         self._welcome = Event()
         self._greets = self._left = self._over = self._unneeded = False
@@ -231,7 +265,13 @@ class PsliteProcessGroup(ProcessGroup):
         self._node = Node(settings, self._deliver, mesh=True, announce=announce, observe=self._observe)
         roles = {peer: id_ for id_, peer in named if id_ != SCHEDULER_ID}
         # Before the node starts: others send to a replacement as soon as they know it.
+        copies = {peer for peer in roles if peer.role == STANDBY}
         self._transport = PsliteTransport(self._node, roles, self._check_peers, self.incarnation)
+        if self._shard is not None and standby_of(self._shard) in copies:
+            stands_by = me.role == STANDBY or bool(self.incarnation)
+            self._transport = PsliteStandby(
+                self._shard, stands_by, self._node, roles, self._check_peers, self.incarnation
+            )
         self._node.start()
         try:
             if self._node.recovered:
@@ -239,6 +279,9 @@ class PsliteProcessGroup(ProcessGroup):
             else:
                 # A replacement, too, if its predecessor was lost before the others knew it.
                 self.incarnation = self._transport.incarnation = 0
+                self._seated = True
+                if isinstance(self._transport, PsliteStandby):
+                    self._transport.stands_by = me.role == STANDBY
                 self._exchange("")
         except BaseException:
             self._node.abandon()
@@ -360,6 +403,10 @@ class PsliteProcessGroup(ProcessGroup):
                 self._finish(parse_as(Everyone, "a list of texts", delivery.data[0].tobytes()))
             elif meta.head == UNNEEDED and delivery.sender == SCHEDULER_ID:
                 self._unneeded = True
+            elif meta.head in (TAKEN, SWITCHED) and isinstance(transport, PsliteStandby):
+                transport.note_taken(delivery.sender, meta.head, meta.body)
+            elif meta.head == DOUBLED and len(meta.body) == _MEMBER.size:
+                self._note_doubled(delivery.sender, _MEMBER.unpack(meta.body))
             elif meta.head in (HELLO, WELCOME, READY) and len(meta.body) == _INCARNATION.size:
                 self._greet(delivery.sender, meta.head, *_INCARNATION.unpack(meta.body))
             else:
@@ -373,6 +420,11 @@ class PsliteProcessGroup(ProcessGroup):
         rank = self._ids.index(node.id)
         if rank not in self._replaceable:
             return
+        if self._acts and node.id in self._single:  # a new process of the node knows the standby
+            self._single.discard(node.id)
+            self._take_standby()
+        if self._world[rank].role in ("server", STANDBY):
+            self._observe_copy(change, node, Peer("server", self._world[rank].index))
         if self._texts is not None:
             if isinstance(change, NodeDeath):
                 self._joining = [sent for sent in self._joining if sent.rank != rank]
@@ -381,12 +433,17 @@ class PsliteProcessGroup(ProcessGroup):
         peer = self._world[rank]
         if isinstance(change, NodeDeath) or self._greets:  # a later replacement finds this one in its list of nodes
             self._known_by(node.id)
+        me = self._world[self.rank]
+        is_copy, informed = peer.role in ("server", STANDBY), self._decides or me.role in ("server", STANDBY)
         if isinstance(change, NodeDeath):
-            self._transport.lose(Lost(peer, change.why, change.since), tell=self._decides)
+            if not is_copy:
+                tell = self._decides or (self._shard is not None and not self._acts)
+                self._transport.lose(Lost(peer, change.why, change.since), tell=tell)
             return
-        self._transport.replace(peer, change.incarnation, tell=self._decides)
-        if not self._decides and (self._world[self.rank].role == "server" or peer.role == "validator"):
-            self._transport.tell(Replaced(peer, change.incarnation))
+        if not is_copy:
+            self._transport.replace(peer, change.incarnation, tell=informed)
+            if not self._decides and (self._shard is not None or peer.role == "validator"):
+                self._transport.tell(Replaced(peer, change.incarnation))
         if node.id in self._combining and self._welcome.is_set():
             self._tell([node.id], READY)
         self._incarnations[node.id] = change.incarnation
@@ -394,16 +451,80 @@ class PsliteProcessGroup(ProcessGroup):
         for greeting in early:
             self._greet(*greeting)
 
+    def _observe_copy(self, change: NodeDeath | NodeInfo, node: NodeInfo, server: Peer) -> None:
+        """Go on with one of the two processes of a server, or with a new standby, in the receiving thread."""
+        if self._texts is not None:
+            self._reseat(change, node, server)
+        elif not self._seated:
+            if not isinstance(change, NodeDeath):  # the scheduler says where it is when this process joins
+                self._transport.note_incarnation(node.id, change.incarnation)
+        elif isinstance(change, NodeDeath):
+            self._lose_copy(node.id, server, change.why, change.since)
+        else:
+            self._lose_copy(node.id, server, "another process has replaced it", time.monotonic())
+            self._transport.add_standby(server, node.id, change.incarnation)
+            if server == self._shard:
+                self._newcomer = 0
+                gone = {death.node.id for death in self._node.deaths()}
+                self._single = {*self._ids} - {SCHEDULER_ID, self._node.id, node.id} - gone
+                newcomer = node.id, change.incarnation
+                self._single -= {id_ for id_, member in self._doubled.items() if member == newcomer}
+            else:
+                body = _MEMBER.pack(node.id, change.incarnation)
+                self._node.send(self._transport.acting(server), replace(self._meta(DOUBLED), body=body))
+
+    def _lose_copy(self, node: int, server: Peer, why: str, since: float) -> None:
+        """Go on without one of the two processes of a server, unless this process knows that it is lost."""
+        transport, mine = self._transport, server == self._shard
+        if transport.acting(server) != node:
+            if transport.lose_standby(server, node) and mine:
+                transport.tell(Lost(standby_of(server), why, since))
+        elif mine and isinstance(transport, PsliteStandby):
+            self._acts = True
+            transport.retire_server(Lost(server, why, since))
+        else:
+            transport.switch(server)
+
+    def _note_doubled(self, node: int, newcomer: tuple[int, int]) -> None:
+        """Note that a new standby gets the messages of a node, in the receiving thread."""
+        self._doubled[node] = newcomer
+        if newcomer[1] == self._incarnations[newcomer[0]]:
+            self._single.discard(node)
+            self._take_standby()
+
+    def _take_standby(self) -> None:
+        """Tell the role of its new standby, after all messages that the standby does not get."""
+        if self._newcomer and not self._single and self._shard is not None:
+            self._transport.tell(Replaced(standby_of(self._shard), self._newcomer))
+            self._newcomer = 0
+
+    def _reseat(self, change: NodeDeath | NodeInfo, node: NodeInfo, server: Peer) -> None:
+        """Note, on the scheduler, which process is a server."""
+        seats = tuple(each for each in self._seats[server] if each != node.id)
+        if not isinstance(change, NodeDeath):
+            seats = (*seats, node.id)
+        elif not seats:
+            rank = self._ids.index(node.id)
+            why = f"{change.why}, and no standby is there to take its place"
+            self._fatal = LostError(self._world[rank], self._hosts[rank], why)
+        self._seats[server] = seats
+
     def _greet(self, sender: int, head: int, incarnation: int) -> None:
         """Answer a replacement, or note its answers, in the receiving thread."""
+        peer = self._world[self._ids.index(sender)]
         if head in (HELLO, READY) and self._incarnations[sender] < incarnation:
             self._early.append((sender, head, incarnation))
         elif head == HELLO:
             self._node.send(sender, replace(self._meta(WELCOME), body=_INCARNATION.pack(incarnation)))
         elif head == WELCOME and incarnation == self.incarnation:
             self._known_by(sender)
-        elif head == READY and self._decides and self._incarnations[sender] == incarnation:
-            self._transport.tell(Replaced(self._world[self._ids.index(sender)], incarnation))
+        elif head == READY and self._incarnations[sender] == incarnation:
+            if peer.role in ("server", STANDBY):
+                if self._acts and self._shard == Peer("server", peer.index):
+                    self._newcomer = incarnation
+                    self._take_standby()
+            elif self._decides:
+                self._transport.tell(Replaced(peer, incarnation))
 
     @property
     def _decides(self) -> bool:
@@ -413,7 +534,7 @@ class PsliteProcessGroup(ProcessGroup):
         predecessor are dropped.
         """
         me = self._world[self.rank]
-        return me.role == "validator" or me == SERVER_0
+        return me.role == "validator" or self._shard == SERVER_0
 
     def _add(self, node: int, sent: Text) -> None:
         """Add a text to those that the scheduler has, in its receiving thread."""
@@ -439,6 +560,7 @@ class PsliteProcessGroup(ProcessGroup):
             elif answer is None:
                 self._joining.append(sent)
             else:
+                answer = answer._replace(seats=tuple(self._seats.values()))
                 self._node.send(self._ids[sent.rank], self._meta(EVERYONE), [json.dumps(answer).encode()])
 
     def _send_all(self, done: Sequence[Everyone]) -> None:
@@ -458,6 +580,10 @@ class PsliteProcessGroup(ProcessGroup):
 
     def _finish(self, everyone: Everyone) -> None:
         if everyone.turn == self._awaited or (self._awaited == JOINS and not everyone.texts):
+            if not self._seated and everyone.turn != OVER:
+                self._seated = True
+                seats = dict(zip(self._seats, everyone.seats, strict=True))
+                self._transport.seat({server: each for server, each in seats.items() if len(self._seats[server]) > 1})
             self._collected = everyone
             self._complete.set()
 
@@ -474,6 +600,8 @@ class PsliteProcessGroup(ProcessGroup):
         replaceable = {self._ids[rank] for rank in self._replaceable}
         for id_ in self._node.sender.given_up.keys() - replaceable:
             raise RunError(f"messages to {self._world[self._ids.index(id_)]} are not acknowledged")
+        if self._fatal is not None:
+            raise self._fatal
         for death in self._node.deaths():
             if death.node.id in replaceable or (self._texts is None and death.node.id != SCHEDULER_ID):
                 continue

@@ -1,0 +1,171 @@
+"""What has come for a standby, which takes it in the order in which its server did."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from hpcps.protocol.envelope import Delivered
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.received import Lost, Malformed, Replaced
+
+Place = tuple[int, int]
+"""A message of a role to another one: the number of the sender's process, 0 or that of a replacement, and how many
+messages this process sent to the receiver before."""
+
+
+class _Numbered(NamedTuple):
+    """A message and its place."""
+
+    place: Place
+    message: Delivered | Malformed
+
+
+class Post:
+    """The messages, and what became of other processes, in the order in which they came here."""
+
+    def __init__(self, *, decides: bool) -> None:
+        """Begin with nothing; `decides` says whether the server takes what is said of lost processes."""
+        self._decides = decides
+        self._waiting: deque[_Numbered | Lost | Replaced] = deque()
+        self._lost: set[Peer] = set()
+        # Those whose loss the server knew before this process began, and has yet to hear of.
+        self._known: set[Peer] = set()
+        # The place of the next message of each role that comes, if it is known, and of the next one that is taken.
+        self._next: dict[Peer, Place] = {}
+        self._due: dict[Peer, Place] = {}
+        self._complete = True
+
+    def put(self, arrival: Delivered | Malformed | Lost | Replaced) -> None:
+        """Take what has come."""
+        if isinstance(arrival, Lost):
+            self._lost.add(arrival.peer)
+            if arrival.peer in self._known:
+                self._known.discard(arrival.peer)
+            else:
+                self._waiting.append(arrival)
+        elif isinstance(arrival, Replaced):
+            self._lost.discard(arrival.peer)
+            self._known.discard(arrival.peer)
+            self._next[arrival.peer] = arrival.incarnation, 0
+            self._waiting.append(arrival)
+        else:
+            incarnation, number = self._next.get(arrival.source, (self._due.get(arrival.source, (0, 0))[0], 0))
+            if isinstance(arrival, Delivered) and arrival.skipped is not None:
+                number, arrival = arrival.skipped, arrival._replace(skipped=None)  # a server has no predecessor
+            self._next[arrival.source] = incarnation, number + 1
+            self._waiting.append(_Numbered((incarnation, number), arrival))
+
+    def begin(self, due: Mapping[Peer, Place], lost: Collection[Peer]) -> None:
+        """Begin after what the server has taken before; messages that came before this process began may lack.
+
+        Args:
+            due: the place of the next message of each role.
+            lost: the processes of whose loss the server knows.
+        """
+        self._due = dict(due)
+        known = set(lost)
+        self._complete = False
+        waiting, self._waiting = self._waiting, deque()
+        past = Counter(each.peer for each in waiting if isinstance(each, Replaced) and self._is_past(each))
+        for each in waiting:
+            if isinstance(each, Replaced) and self._is_past(each):
+                past[each.peer] -= 1
+            elif isinstance(each, Lost) and (past[each.peer] or each.peer in known):
+                known -= set() if past[each.peer] else {each.peer}
+            elif not isinstance(each, _Numbered):
+                self._waiting.append(each)
+            elif not past[each.message.source]:
+                # Without a word on its process, which was there before this one, it is of that in `due`.
+                incarnation = max(each.place[0], self._due.get(each.message.source, (0, 0))[0])
+                self._waiting.append(_Numbered((incarnation, each.place[1]), each.message))
+        self._known = known
+        for peer, (incarnation, number) in list(self._next.items()):
+            self._next[peer] = max(incarnation, self._due.get(peer, (0, 0))[0]), number
+
+    def _is_past(self, event: Replaced) -> bool:
+        return event.incarnation <= self._due.get(event.peer, (0, 0))[0]
+
+    @property
+    def due(self) -> Mapping[Peer, Place]:
+        """The place of the next message of each role."""
+        return self._due
+
+    def take(self) -> Delivered | Malformed | Lost | Replaced | None:
+        """Return the first of all, if there is any."""
+        while self._waiting:
+            first = self._waiting.popleft()
+            if isinstance(first, Lost):
+                return first
+            if isinstance(first, Replaced):
+                if first.incarnation <= self._due.get(first.peer, (0, 0))[0]:
+                    continue  # it was made up for
+                self._due[first.peer] = first.incarnation, 0
+                return first
+            source = first.message.source
+            if first.place >= self._due.get(source, (0, 0)):
+                self._due[source] = first.place[0], first.place[1] + 1
+                return first.message
+        return None
+
+    def take_from(self, source: Peer) -> Delivered | Malformed | None:
+        """Return the next message of a role that the server takes, if it is there."""
+        due = self._due.get(source, (0, 0))
+        for at, each in enumerate(self._waiting):
+            if isinstance(each, _Numbered) and each.message.source == source and each.place == due:
+                del self._waiting[at]
+                self.skip(source)
+                return each.message
+        return None
+
+    def take_lost(self, peer: Peer) -> Lost | None:
+        """Return what says that a process is lost, if it is there."""
+        for at, each in enumerate(self._waiting):
+            if isinstance(each, Lost) and each.peer == peer:
+                del self._waiting[at]
+                return each
+        return None
+
+    def take_replaced(self, peer: Peer, incarnation: int) -> Replaced | None:
+        """Return what says that a replacement has started, if it is there; its predecessor's messages are dropped.
+
+        One that was lost, too, before it could tell this process is made up for.
+        """
+        found = None
+        for at, each in enumerate(self._waiting):
+            if isinstance(each, Replaced) and (each.peer, each.incarnation) == (peer, incarnation):
+                del self._waiting[at]
+                found = each
+                break
+        else:
+            if any(self._is_after(each, peer, incarnation) for each in self._waiting):
+                found = Replaced(peer, incarnation)
+        if found is not None:
+            self._due[peer] = incarnation, 0
+        return found
+
+    def _is_after(self, each: _Numbered | Lost | Replaced, peer: Peer, incarnation: int) -> bool:
+        """Return whether something says that the process of this number was lost."""
+        if isinstance(each, Lost):
+            return self._decides and each.peer == peer
+        return isinstance(each, Replaced) and each.peer == peer and each.incarnation > incarnation
+
+    def forget(self, peer: Peer) -> None:
+        """Drop what says that a replacement of a process has started."""
+        self._waiting = deque(each for each in self._waiting if not isinstance(each, Replaced) or each.peer != peer)
+
+    def skip(self, source: Peer) -> None:
+        """Note that the next message of a role is taken; if it comes later, too, it is dropped."""
+        incarnation, number = self._due.get(source, (0, 0))
+        self._due[source] = incarnation, number + 1
+
+    def lacks(self, source: Peer) -> bool:
+        """Return whether the next message of a role may never come here.
+
+        Its process is lost, or has sent it to the server alone, before this process joined.
+        """
+        due, coming = self._due.get(source, (0, 0)), self._next.get(source)
+        if source in self._lost or (coming is not None and coming > due):
+            return True
+        return coming is None and not self._complete
