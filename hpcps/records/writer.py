@@ -143,6 +143,8 @@ class RecordWriter(RecordLines):
         self._continues = part.record.lines if part else None
         self._of_lost = part is not None and part.of_lost
         self._lines = 0
+        # The number of lines up to the `start` line of this attempt, if it is known.
+        self._before: int | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_fifo():
@@ -173,9 +175,12 @@ class RecordWriter(RecordLines):
 
     @property
     def lines_of_attempt(self) -> int | None:
-        lines = read_lines(self.path).lines
-        starts = [n for n, line in enumerate(lines) if (line["event"], line.get("attempt")) == ("start", self.attempt)]
-        return len(lines) - 1 - starts[-1] if starts else None
+        if self._before is None:
+            lines = read_lines(self.path)
+            for number, line in zip(lines.numbers, lines.lines, strict=True):
+                if (line["event"], line.get("attempt")) == ("start", self.attempt):
+                    self._before = number + 1
+        return None if self._before is None else self._lines - self._before
 
     def sync(self) -> None:
         try:
@@ -193,6 +198,7 @@ class RecordWriter(RecordLines):
                 fields["continues"] = self._continues
             if self._of_lost:
                 fields["without_part"] = True
+            self._before = self._lines + 1
         super().write(event, **fields)
 
     def append(self, line: bytes) -> None:

@@ -78,8 +78,7 @@ class PrimaryDriver(RoleDriver):
         self._count = self._followed = self._least = 0
         self._held: deque[_Held] = deque()
         self._stalled = self._releasing = False
-        # When it last looked for events, and whether that was long after the time before: it may have been stopped.
-        self._looked, self._was_away = time.monotonic(), False
+        self._looked = time.monotonic()  # for events
         # Messages that the standby may lack, by the numbers of their entries; and what came during a stall.
         self._kept: deque[tuple[int, Received | Malformed]] = deque()
         self._early: deque[Arrived] = deque()
@@ -92,7 +91,9 @@ class PrimaryDriver(RoleDriver):
 
     def take(self) -> Event | None:
         now, before = time.monotonic(), self._looked
-        self._looked, self._was_away = now, now - before > _AWAY
+        self._looked = now
+        if now - before > _AWAY:  # it may have been stopped, and the standby may have its place
+            self._transport.confirm()
         if self._stalled:
             self._gather()
         if self._stalled or self.finished:
@@ -239,7 +240,7 @@ class PrimaryDriver(RoleDriver):
         """Tell the standby the events since the last time."""
         if self._standby is not None and self._names:
             names, self._names = self._names, []
-            self._send(Journal(entries=tuple(names)))
+            self._send(Journal(entries=tuple(names), lines=self._record.lines_of_attempt or 0))
 
     def _send(self, message: Message) -> None:
         assert self._standby is not None, "there is a standby"
@@ -298,18 +299,12 @@ class PrimaryDriver(RoleDriver):
     def _release_file(self, write: Callable[[], None]) -> None:
         """Let a file be written; the role gets no event before that."""
         self._stalled = self._standby is not None
-        self._release(partial(self._unless_replaced, write))
-
-    def _unless_replaced(self, write: Callable[[], None]) -> None:
-        """Write a file, unless the standby has taken the place of this process, which was stopped for some time."""
-        if self._was_away:
-            self._transport.confirm()
-        write()
+        self._release(write)
 
     def _carry_out(self, effect: Effect, began: float) -> None:
         super()._execute(effect, began)
         if isinstance(effect, Finish) and self._standby is not None:
-            self._send(Journal(entries=(*self._names, FINISHED)))
+            self._send(Journal(entries=(*self._names, FINISHED), lines=self._record.lines_of_attempt or 0))
             self._names.clear()
 
     def _write_part(self, position: int, state: State) -> None:

@@ -42,6 +42,10 @@ from hpcps.roles.resources import Resources
 from hpcps.transport.base import Arrived, StandbyTransport
 
 
+_KEPT = 1000
+"""Lines of the record that a standby keeps at least."""
+
+
 class KeptRecord(RecordLines):
     """The lines that a server writes, which its standby keeps until it takes the place of the server."""
 
@@ -79,6 +83,12 @@ class KeptRecord(RecordLines):
     def count(self) -> int:
         """The number of lines of the attempt so far."""
         return self._first + len(self._lines)
+
+    def forget(self, written: int) -> None:
+        """Drop lines that are in the file, but for the last ones: a host that is gone may not have written them."""
+        if (number := written - _KEPT - self._first) > _KEPT:
+            del self._lines[:number]
+            self._first += number
 
     def take_over(
         self, part_after: int, write_part: Callable[[], None], put: Callable[[Callable[[], None]], None]
@@ -249,8 +259,9 @@ class StandbyDriver(PrimaryDriver):
         if self._joins is not None and not isinstance(message, StandbyBegins):
             return  # it was for the standby before this one
         match message:
-            case Journal(entries=entries):
+            case Journal(entries=entries, lines=lines):
                 self._entries.extend(entries)
+                self._record.forget(lines)
             case CopyOfMessage(entry=entry):
                 self._copies[entry] = message
             case StandbyBegins(file=file) if self._joins is not None:

@@ -15,9 +15,11 @@ class Journal(Message, code=58, kind="JOURNAL", sender="server", receiver="its s
 
     Attributes:
         entries: their names, as `order` in the server's record has them; see also `hpcps.execution.standby.journal`.
+        lines: the number of lines of this attempt in the server's record.
     """
 
     entries: tuple[str, ...]
+    lines: Annotated[int, HeaderField.INDEX]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
