@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hpcps.protocol.envelope import Delivered
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Malformed, Replaced
+from hpcps.protocol.roster import STANDBY
 
 Place = tuple[int, int]
 """A message of a role to another one: the number of the sender's process, 0 or that of a replacement, and how many
@@ -99,6 +100,8 @@ class Post:
             if isinstance(first, Lost):
                 return first
             if isinstance(first, Replaced):
+                if first.peer.role == STANDBY:
+                    return first  # which of two processes it is, its number does not say
                 if first.incarnation <= self._due.get(first.peer, (0, 0))[0]:
                     continue  # it was made up for
                 self._due[first.peer] = first.incarnation, 0

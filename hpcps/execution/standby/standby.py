@@ -41,7 +41,6 @@ from hpcps.roles.events import (
 from hpcps.roles.resources import Resources
 from hpcps.transport.base import Arrived, StandbyTransport
 
-
 _KEPT = 1000
 """Lines of the record that a standby keeps at least."""
 
