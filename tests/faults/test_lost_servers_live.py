@@ -90,6 +90,7 @@ def test_any_process_is_killed_again_and_again(
         return  # a server was lost while no standby had its state
     assert status == 0, play.text
     assert play.run.done
+    assert not lines(play, "lost", "server-1"), "server 0 alone is told of losses"
     assert_evaluated_once(play)
     assert_replayed(play, capsys)
 

@@ -141,6 +141,7 @@ def test_validators_and_workers_that_are_killed_again_and_again(
     assert play.left() == {}
     assert play.run.done
     assert lines(play, "lost")
+    assert not lines(play, "lost", "server-1"), "server 0 alone is told of losses"
     assert_evaluated_once(play)
     assert_replayed(play, capsys)
 

@@ -433,12 +433,12 @@ class PsliteProcessGroup(ProcessGroup):
         peer = self._world[rank]
         if isinstance(change, NodeDeath) or self._greets:  # a later replacement finds this one in its list of nodes
             self._known_by(node.id)
-        me = self._world[self.rank]
-        is_copy, informed = peer.role in ("server", STANDBY), self._decides or me.role in ("server", STANDBY)
+        is_copy = peer.role in ("server", STANDBY)
+        # A standby must know whose messages may never come; the other servers are not told of losses.
+        informed = self._decides or (self._shard is not None and not self._acts)
         if isinstance(change, NodeDeath):
             if not is_copy:
-                tell = self._decides or (self._shard is not None and not self._acts)
-                self._transport.lose(Lost(peer, change.why, change.since), tell=tell)
+                self._transport.lose(Lost(peer, change.why, change.since), tell=informed)
             return
         if not is_copy:
             self._transport.replace(peer, change.incarnation, tell=informed)
