@@ -117,14 +117,15 @@ def test_a_server_that_counts_as_lost_and_lives_disturbs_nobody(
     assert_replayed(play, capsys)
 
 
-def test_both_processes_of_a_server(start: Callable[..., Play]) -> None:
-    """The run ends, says why, and goes on from its checkpoint when it is started again."""
+@pytest.mark.parametrize("last", ["server", "standby"])
+def test_both_processes_of_a_server(last: str, start: Callable[..., Play]) -> None:
+    """The run ends, names the server whichever process was lost last, and goes on from its checkpoint."""
     settings = (*SERVERS, "--set", "checkpoint.rounds=20")
     play = start(*settings)
     play.until("validator-1", round=30)
     standby = next(pid for pid, command in play.left().items() if re.search(r"hpcps\.execution .* standby *$", command))
     both = [standby, *(server(play, name) for name in ("server-0", "server-1"))]
-    for pid in both:
+    for pid in both if last == "server" else reversed(both):
         os.kill(pid, signal.SIGKILL)
     assert play.end() != 0
     assert re.search(r"server-[01] on \S+ is lost: .*, and no standby is there to take its place", play.text)

@@ -506,7 +506,7 @@ class PsliteProcessGroup(ProcessGroup):
         elif not seats:
             rank = self._ids.index(node.id)
             why = f"{change.why}, and no standby is there to take its place"
-            self._fatal = LostError(self._world[rank], self._hosts[rank], why)
+            self._fatal = LostError(server, self._hosts[rank], why)  # whichever of the two it was before
         self._seats[server] = seats
 
     def _greet(self, sender: int, head: int, incarnation: int) -> None:
