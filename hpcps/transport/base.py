@@ -47,7 +47,7 @@ class MessageTransport(ABC):
         return 0
 
     def confirm(self) -> None:  # noqa: B027 - only transports over which processes are replaced need it
-        """Wait until this process would know if the others went on without it.
+        """Wait until this process would know if the others went on without it, if it has been stopped.
 
         Raises:
             DeclaredLostError: they do.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -24,9 +23,6 @@ from hpcps.protocol.roster import standby_of
 from hpcps.records.writer import RecordLines, RecordWriter
 from hpcps.roles.events import Effect, Event, Finish, Role, Save, SaveEvaluation, Seal, Send, Snapped, Snapshot
 from hpcps.transport.base import Arrived, MessageTransport, StandbyTransport, Traffic
-
-_AWAY = 1.0
-"""Seconds between two looks for events after which a process may have been stopped."""
 
 
 class HeldRecord(RecordWriter):
@@ -78,7 +74,6 @@ class PrimaryDriver(RoleDriver):
         self._count = self._followed = self._least = 0
         self._held: deque[_Held] = deque()
         self._stalled = self._releasing = False
-        self._looked = time.monotonic()  # for events
         # Messages that the standby may lack, by the numbers of their entries; and what came during a stall.
         self._kept: deque[tuple[int, Received | Malformed]] = deque()
         self._early: deque[Arrived] = deque()
@@ -90,10 +85,7 @@ class PrimaryDriver(RoleDriver):
             record.put = self._release_line
 
     def take(self) -> Event | None:
-        now, before = time.monotonic(), self._looked
-        self._looked = now
-        if now - before > _AWAY:  # it may have been stopped, and the standby may have its place
-            self._transport.confirm()
+        self._transport.confirm()  # if it was stopped, the standby may have its place
         if self._stalled:
             self._gather()
         if self._stalled or self.finished:

@@ -11,6 +11,9 @@
 - `receiver`: the receiving thread of a node
 - `sender`: sends messages to peers, again if they are not acknowledged
 - `transport`: messages of hpcps over ps-lite nodes
+- `standby`: the same for the two processes of a server
+- `seats`: which of the two is the server
+- `texts`: the texts of collective operations
 - `process_group`: the process group of the nodes of a launch
 - `component`: the transport `pslite` of an experiment file
 """

@@ -115,6 +115,13 @@ class Node:
         """Execute an action in the receiving thread, in turn with the messages that it handles."""
         self._receiver.post(action)
 
+    def confirmed(self) -> Event | None:
+        """Return what is set once the scheduler has confirmed that this node is alive; None if it need not be asked.
+
+        A node is told of its death before that, as `check` says. It need not ask unless it may have been stopped.
+        """
+        return self._receiver.ask() if self._receiver.was_stopped else None
+
     def timestamp(self) -> int:
         """Return the timestamp of the next request."""
         return self._members.timestamp()

@@ -6,10 +6,9 @@ import json
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from threading import Event, Lock
-from typing import NamedTuple
+from threading import Event
 
 import zmq
 
@@ -25,15 +24,11 @@ from hpcps.transport.pslite.membership import NodeDeath
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole, id_of, rank_of
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery
+from hpcps.transport.pslite.seats import DOUBLED, Seats, SeatTable, server_of
 from hpcps.transport.pslite.settings import Settings
-from hpcps.transport.pslite.transport import (
-    APP,
-    MESSAGE,
-    SWITCHED,
-    TAKEN,
-    PsliteStandby,
-    PsliteTransport,
-)
+from hpcps.transport.pslite.standby import PsliteStandby
+from hpcps.transport.pslite.texts import JOINS, OVER, Everyone, Text, Texts
+from hpcps.transport.pslite.transport import APP, MESSAGE, SWITCHED, TAKEN, PsliteTransport
 
 
 def ids_of(world: Sequence[Peer]) -> tuple[int, ...]:
@@ -52,133 +47,9 @@ def node_role(peer: Peer) -> NodeRole:
     return {"server": NodeRole.SERVER, "scheduler": NodeRole.SCHEDULER}.get(peer.role, NodeRole.WORKER)
 
 
-class Text(NamedTuple):
-    """The text of one process.
-
-    Attributes:
-        turn: the number of the allgather; `JOINS` from a replacement, which asks for that of the next one.
-        rank: the rank of the process.
-        launch: the fingerprint of its launch.
-        text: the text.
-    """
-
-    turn: int
-    rank: int
-    launch: str
-    text: str
-
-
-class Everyone(NamedTuple):
-    """The texts of all processes in one allgather.
-
-    Attributes:
-        turn: the number of the allgather; for a replacement that joins, that of the next one, or `OVER`.
-        texts: the text of each rank, empty for a process that is lost; no text for a replacement that joins.
-        seats: for a replacement that joins: of each server the node that it is now, and that of its standby, if any.
-    """
-
-    turn: int
-    texts: tuple[str, ...]
-    seats: tuple[tuple[int, ...], ...] = ()
-
-
-JOINS, OVER = -1, -2
-"""As `turn`: a replacement joins; it is too late."""
-
-
-class Texts:
-    """The texts that the scheduler has collected; any thread may add one.
-
-    Args:
-        launch: the fingerprint of the launch.
-        ids: the node id of each rank.
-        last: the node ids of server 0 and its standby: a run is over when one of them has finished.
-    """
-
-    def __init__(self, launch: str, ids: Sequence[int], last: Collection[int]) -> None:
-        self._launch, self._ids, self._last = launch, tuple(ids), frozenset(last)
-        self._lock = Lock()
-        self._present = set(range(len(ids)))
-        self._late: set[int] = set()
-        self._turns: dict[int, dict[int, str]] = {}
-        self._next = 0
-        self._run_ends_with: int | None = None
-
-    def add(self, node: int, sent: Text) -> tuple[str, list[Everyone]]:
-        """Add a text; return its problem (or an empty text), and the allgathers that are complete with it."""
-        with self._lock:
-            if problem := self._problem(node, sent):
-                return problem, []
-            turn = self._turns.setdefault(sent.turn, {})
-            if sent.rank in turn or sent.turn < self._next:
-                return f"rank {sent.rank} sends a second text", []
-            turn[sent.rank] = sent.text
-            self._late.discard(sent.rank)
-            return "", self._completed()
-
-    def begin(self) -> None:
-        """Note that the run begins: the next allgather ends it."""
-        with self._lock:
-            self._run_ends_with = self._next
-
-    def lose(self, rank: int) -> list[Everyone]:
-        """Wait no longer for a lost process; return the allgathers that are complete without it."""
-        with self._lock:
-            self._present.discard(rank)
-            self._late.discard(rank)
-            return self._completed()
-
-    def join(self, node: int, sent: Text) -> tuple[str, Everyone | None]:
-        """Let a replacement join; return its problem (or an empty text), and the answer to it, None before the run."""
-        with self._lock:
-            if problem := self._problem(node, sent):
-                return problem, None
-            if self._run_ends_with is None:
-                return "", None
-            if self._ends():
-                return "", Everyone(OVER, ())
-            self._present.add(sent.rank)
-            self._late.add(sent.rank)
-            return "", Everyone(self._next, ())
-
-    def unneeded(self) -> list[int]:
-        """Return the ranks of replacements that have joined, and that others wait for at the end of the run."""
-        with self._lock:
-            return sorted(self._late) if self._ends() else []
-
-    def _ends(self) -> bool:
-        """Return whether server 0 has finished the run: until then it may need a replacement.
-
-        Others finish before it: workers do while the last model is evaluated.
-        """
-        if self._run_ends_with is None:
-            return False
-        last = self._turns.get(self._next, {})
-        return self._next > self._run_ends_with or any(self._ids[rank] in self._last for rank in last)
-
-    def _problem(self, node: int, sent: Text) -> str:
-        if sent.launch != self._launch or not 0 <= sent.rank < len(self._ids):
-            return f"node {node} is of another launch"
-        if self._ids[sent.rank] != node:
-            return f"node {node} claims rank {sent.rank}, which node {self._ids[sent.rank]} has"
-        return ""
-
-    def _completed(self) -> list[Everyone]:
-        done = []
-        while self._present <= self._turns.get(self._next, {}).keys():
-            texts = self._turns.pop(self._next)
-            done.append(Everyone(self._next, tuple(texts.get(rank, "") for rank in range(len(self._ids)))))
-            self._next += 1
-        return done
-
-
 TEXT, EVERYONE, UNNEEDED = 2, 3, 4
 """As `head`: a text of one process, to the scheduler; from it, the texts of all processes, or that others have finished
 the run and a replacement that takes no part yet may do so, too."""
-
-DOUBLED = 10
-"""As `head`, to a server: from now on its new standby gets the messages of this process, too. The body is the node of
-the standby, and the number of its process."""
 
 HELLO, WELCOME, READY = 5, 6, 7
 """As `head`: a replacement asks those that send it messages whether they know it; it is known; all of them know it. The
@@ -188,7 +59,6 @@ of it later than others would send its model to the lost process, and so would a
 _COMBINING = ("server", "validator", STANDBY)
 
 _INCARNATION = struct.Struct("<I")
-_MEMBER = struct.Struct("<II")
 
 _CHECK_EVERY = 0.5
 """Seconds between two checks that the others are alive."""
@@ -223,29 +93,14 @@ class PsliteProcessGroup(ProcessGroup):
         last = [ids[peer] for peer in (SERVER_0, standby_of(SERVER_0)) if peer in ids]
         self._texts = Texts(process.launch, self._ids, last) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
-        self._incarnations: Counter[int] = Counter()
         # Greetings of replacements of which the scheduler has not told yet.
         self._early: list[tuple[int, int, int]] = []
         named = list(zip(self._ids, self._world, strict=True))
         me, mine = process.world[process.rank], self._ids[process.rank]
         # Those that are told that this replacement is ready, and those that do not know it yet.
         self._combining = {id_ for id_, peer in named if peer.role in _COMBINING and id_ != mine}
-        # The server of which this is one of the two processes, whether it is the server now, and whether this process
-        # knows which of two processes is a server.
-        self._shard = Peer("server", me.index) if me.role in ("server", STANDBY) else None
-        self._acts = me.role == "server" and not process.incarnation
-        self._seated = not process.incarnation
-        # On the scheduler: the node of each server, and that of its standby, if there is one.
-        self._seats = {
-            peer: tuple(ids[each] for each in (peer, standby_of(peer)) if each in ids)
-            for peer in process.world if peer.role == "server"
-        }  # fmt: skip
+        self._table = SeatTable(ids)  # the scheduler's
         self._fatal: LostError | None = None
-        # On a server: its new standby, which is ready if the number is not 0; and the nodes whose messages it may not
-        # get, as far as they have not said that it does.
-        self._newcomer = 0
-        self._single: set[int] = set()
-        self._doubled: dict[int, tuple[int, int]] = {}
         everyone = {*self._ids} - {SCHEDULER_ID, mine}
         senders = everyone if me.role in ("validator", "server", STANDBY) else {*self._combining}
         self._unwelcome = senders if process.incarnation else set()
@@ -265,13 +120,13 @@ class PsliteProcessGroup(ProcessGroup):
         self._node = Node(settings, self._deliver, mesh=True, announce=announce, observe=self._observe)
         roles = {peer: id_ for id_, peer in named if id_ != SCHEDULER_ID}
         # Before the node starts: others send to a replacement as soon as they know it.
-        copies = {peer for peer in roles if peer.role == STANDBY}
         self._transport = PsliteTransport(self._node, roles, self._check_peers, self.incarnation)
-        if self._shard is not None and standby_of(self._shard) in copies:
+        if (server := server_of(me)) is not None and standby_of(server) in roles:
             stands_by = me.role == STANDBY or bool(self.incarnation)
-            self._transport = PsliteStandby(
-                self._shard, stands_by, self._node, roles, self._check_peers, self.incarnation
-            )
+            self._transport = PsliteStandby(server, stands_by, self._node, roles, self._check_peers, self.incarnation)
+        self._seats = Seats(me, roles, self._node, self._transport)
+        if not self.incarnation:
+            self._seats.begin(acts=me.role == "server")
         self._node.start()
         try:
             if self._node.recovered:
@@ -279,7 +134,7 @@ class PsliteProcessGroup(ProcessGroup):
             else:
                 # A replacement, too, if its predecessor was lost before the others knew it.
                 self.incarnation = self._transport.incarnation = 0
-                self._seated = True
+                self._seats.begin(acts=me.role == "server")
                 if isinstance(self._transport, PsliteStandby):
                     self._transport.stands_by = me.role == STANDBY
                 self._exchange("")
@@ -405,8 +260,8 @@ class PsliteProcessGroup(ProcessGroup):
                 self._unneeded = True
             elif meta.head in (TAKEN, SWITCHED) and isinstance(transport, PsliteStandby):
                 transport.note_taken(delivery.sender, meta.head, meta.body)
-            elif meta.head == DOUBLED and len(meta.body) == _MEMBER.size:
-                self._note_doubled(delivery.sender, _MEMBER.unpack(meta.body))
+            elif meta.head == DOUBLED and self._seats.note_doubled(delivery.sender, meta.body):
+                pass
             elif meta.head in (HELLO, WELCOME, READY) and len(meta.body) == _INCARNATION.size:
                 self._greet(delivery.sender, meta.head, *_INCARNATION.unpack(meta.body))
             else:
@@ -420,111 +275,62 @@ class PsliteProcessGroup(ProcessGroup):
         rank = self._ids.index(node.id)
         if rank not in self._replaceable:
             return
-        if self._acts and node.id in self._single:  # a new process of the node knows the standby
-            self._single.discard(node.id)
-            self._take_standby()
-        if self._world[rank].role in ("server", STANDBY):
-            self._observe_copy(change, node, Peer("server", self._world[rank].index))
+        peer = self._world[rank]
         if self._texts is not None:
             if isinstance(change, NodeDeath):
                 self._joining = [sent for sent in self._joining if sent.rank != rank]
                 self._send_all(self._texts.lose(rank))
+            if (server := server_of(peer)) is not None:
+                self._reseat(change, server, rank)
             return
-        peer = self._world[rank]
+        self._seats.observe(change, peer)
         if isinstance(change, NodeDeath) or self._greets:  # a later replacement finds this one in its list of nodes
             self._known_by(node.id)
-        is_copy = peer.role in ("server", STANDBY)
+        is_copy = server_of(peer) is not None
         # A standby must know whose messages may never come; the other servers are not told of losses.
-        informed = self._decides or (self._shard is not None and not self._acts)
+        informed = self._decides or self._seats.stands_by
         if isinstance(change, NodeDeath):
             if not is_copy:
                 self._transport.lose(Lost(peer, change.why, change.since), tell=informed)
             return
         if not is_copy:
             self._transport.replace(peer, change.incarnation, tell=informed)
-            if not self._decides and (self._shard is not None or peer.role == "validator"):
+            if not self._decides and (self._server is not None or peer.role == "validator"):
                 self._transport.tell(Replaced(peer, change.incarnation))
         if node.id in self._combining and self._welcome.is_set():
             self._tell([node.id], READY)
-        self._incarnations[node.id] = change.incarnation
         early, self._early = self._early, []
         for greeting in early:
             self._greet(*greeting)
 
-    def _observe_copy(self, change: NodeDeath | NodeInfo, node: NodeInfo, server: Peer) -> None:
-        """Go on with one of the two processes of a server, or with a new standby, in the receiving thread."""
-        if self._texts is not None:
-            self._reseat(change, node, server)
-        elif not self._seated:
-            if not isinstance(change, NodeDeath):  # the scheduler says where it is when this process joins
-                self._transport.note_incarnation(node.id, change.incarnation)
-        elif isinstance(change, NodeDeath):
-            self._lose_copy(node.id, server, change.why, change.since)
-        else:
-            self._lose_copy(node.id, server, "another process has replaced it", time.monotonic())
-            self._transport.add_standby(server, node.id, change.incarnation)
-            if server == self._shard:
-                self._newcomer = 0
-                gone = {death.node.id for death in self._node.deaths()}
-                self._single = {*self._ids} - {SCHEDULER_ID, self._node.id, node.id} - gone
-                newcomer = node.id, change.incarnation
-                self._single -= {id_ for id_, member in self._doubled.items() if member == newcomer}
-            else:
-                body = _MEMBER.pack(node.id, change.incarnation)
-                self._node.send(self._transport.acting(server), replace(self._meta(DOUBLED), body=body))
-
-    def _lose_copy(self, node: int, server: Peer, why: str, since: float) -> None:
-        """Go on without one of the two processes of a server, unless this process knows that it is lost."""
-        transport, mine = self._transport, server == self._shard
-        if transport.acting(server) != node:
-            if transport.lose_standby(server, node) and mine:
-                transport.tell(Lost(standby_of(server), why, since))
-        elif mine and isinstance(transport, PsliteStandby):
-            self._acts = True
-            transport.retire_server(Lost(server, why, since))
-        else:
-            transport.switch(server)
-
-    def _note_doubled(self, node: int, newcomer: tuple[int, int]) -> None:
-        """Note that a new standby gets the messages of a node, in the receiving thread."""
-        self._doubled[node] = newcomer
-        if newcomer[1] == self._incarnations[newcomer[0]]:
-            self._single.discard(node)
-            self._take_standby()
-
-    def _take_standby(self) -> None:
-        """Tell the role of its new standby, after all messages that the standby does not get."""
-        if self._newcomer and not self._single and self._shard is not None:
-            self._transport.tell(Replaced(standby_of(self._shard), self._newcomer))
-            self._newcomer = 0
-
-    def _reseat(self, change: NodeDeath | NodeInfo, node: NodeInfo, server: Peer) -> None:
+    def _reseat(self, change: NodeDeath | NodeInfo, server: Peer, rank: int) -> None:
         """Note, on the scheduler, which process is a server."""
-        seats = tuple(each for each in self._seats[server] if each != node.id)
         if not isinstance(change, NodeDeath):
-            seats = (*seats, node.id)
-        elif not seats:
-            rank = self._ids.index(node.id)
+            self._table.replace(server, change.id)
+        elif self._table.lose(server, change.node.id):
             why = f"{change.why}, and no standby is there to take its place"
             self._fatal = LostError(server, self._hosts[rank], why)  # whichever of the two it was before
-        self._seats[server] = seats
 
     def _greet(self, sender: int, head: int, incarnation: int) -> None:
         """Answer a replacement, or note its answers, in the receiving thread."""
         peer = self._world[self._ids.index(sender)]
-        if head in (HELLO, READY) and self._incarnations[sender] < incarnation:
+        known = self._transport.incarnation_of(sender)
+        if head in (HELLO, READY) and known < incarnation:
             self._early.append((sender, head, incarnation))
         elif head == HELLO:
             self._node.send(sender, replace(self._meta(WELCOME), body=_INCARNATION.pack(incarnation)))
         elif head == WELCOME and incarnation == self.incarnation:
             self._known_by(sender)
-        elif head == READY and self._incarnations[sender] == incarnation:
-            if peer.role in ("server", STANDBY):
-                if self._acts and self._shard == Peer("server", peer.index):
-                    self._newcomer = incarnation
-                    self._take_standby()
+        elif head == READY and known == incarnation:
+            if server_of(peer) is not None:
+                self._seats.ready(peer, incarnation)
             elif self._decides:
                 self._transport.tell(Replaced(peer, incarnation))
+
+    @property
+    def _server(self) -> Peer | None:
+        """The server of which this process is one of two."""
+        return server_of(self._world[self.rank])
 
     @property
     def _decides(self) -> bool:
@@ -534,7 +340,7 @@ class PsliteProcessGroup(ProcessGroup):
         predecessor are dropped.
         """
         me = self._world[self.rank]
-        return me.role == "validator" or self._shard == SERVER_0
+        return me.role == "validator" or self._server == SERVER_0
 
     def _add(self, node: int, sent: Text) -> None:
         """Add a text to those that the scheduler has, in its receiving thread."""
@@ -560,7 +366,7 @@ class PsliteProcessGroup(ProcessGroup):
             elif answer is None:
                 self._joining.append(sent)
             else:
-                answer = answer._replace(seats=tuple(self._seats.values()))
+                answer = answer._replace(seats=self._table.rows)
                 self._node.send(self._ids[sent.rank], self._meta(EVERYONE), [json.dumps(answer).encode()])
 
     def _send_all(self, done: Sequence[Everyone]) -> None:
@@ -580,10 +386,8 @@ class PsliteProcessGroup(ProcessGroup):
 
     def _finish(self, everyone: Everyone) -> None:
         if everyone.turn == self._awaited or (self._awaited == JOINS and not everyone.texts):
-            if not self._seated and everyone.turn != OVER:
-                self._seated = True
-                seats = dict(zip(self._seats, everyone.seats, strict=True))
-                self._transport.seat({server: each for server, each in seats.items() if len(self._seats[server]) > 1})
+            if everyone.turn != OVER and everyone.seats:
+                self._seats.take(everyone.seats)
             self._collected = everyone
             self._complete.set()
 

@@ -59,6 +59,11 @@ class Receiver:
         self._deliver, self._observe = deliver, observe
         self._posted: deque[Callable[[], None]] = deque()
         self._next_beat = time.monotonic()
+        # When it last looked for messages; the heartbeats that the scheduler has not answered, and what waits for that.
+        self._looked = time.monotonic()
+        self._unanswered = 0
+        self._asked: Event | None = None
+        self._was_stopped = False
         self._thread = Thread(target=self._receive, name="pslite", daemon=True)
 
     def start(self) -> None:
@@ -76,10 +81,33 @@ class Receiver:
         self._posted.append(action)
         self._members.sockets.incoming.wake()
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it may have been stopped for so long that it counts as lost, and has not yet asked since."""
+        return self._was_stopped or self._has_missed(time.monotonic())
+
+    def ask(self) -> Event:
+        """Ask the scheduler for a sign of life; return what is set when it has answered all that it was asked."""
+        answered = Event()
+        self.post(lambda: self._ask(answered))
+        return answered
+
+    def _ask(self, answered: Event) -> None:
+        self._asked, self._was_stopped = answered, False
+        self._beat()
+
+    def _has_missed(self, now: float) -> bool:
+        """Return whether this thread, which looks far more often, has not looked for a considerable time."""
+        silence = self._members.settings.silence
+        return bool(silence) and now - self._looked > silence / 2
+
     def _receive(self) -> None:
         try:
             while not self._members.left.is_set():
                 received = self._members.sockets.incoming.receive(self._receive_timeout())
+                now = time.monotonic()
+                self._was_stopped = self._was_stopped or self._has_missed(now)
+                self._looked = now
                 while self._posted:
                     self._posted.popleft()()
                 if received is not None:
@@ -139,6 +167,10 @@ class Receiver:
                         self._observe(death)
                 except InputError as error:
                     self._members.dropped.drop("malformed", str(error))
+            elif sender == SCHEDULER_ID:
+                self._unanswered -= 1
+                if not self._unanswered and self._asked is not None:
+                    self._asked.set()
         elif control.command == Command.TERMINATE and sender == SCHEDULER_ID:
             raise DeclaredLostError("it was silent for so long that it counts as lost; it ends, and is replaced")
         else:
@@ -163,11 +195,15 @@ class Receiver:
         interval = self._members.settings.heartbeat_interval
         if interval and self._scheduling is None and self._members.registered.is_set() and now >= self._next_beat:
             self._next_beat = now + interval
-            assert self._members.me is not None
-            self._members.send_control(SCHEDULER_ID, Control(Command.HEARTBEAT, (self._members.me,)))
+            self._beat()
         if self._scheduling is not None:
             self._scheduling.recover()
         self._members.sender.send_again(self._members.nodes)
+
+    def _beat(self) -> None:
+        assert self._members.me is not None
+        self._unanswered += 1
+        self._members.send_control(SCHEDULER_ID, Control(Command.HEARTBEAT, (self._members.me,)))
 
     def _receive_timeout(self) -> float | None:
         """Return how long the receiving thread may wait for a message before a timer may be due."""

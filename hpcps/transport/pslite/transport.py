@@ -5,18 +5,17 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import Event, Lock
 
 import numpy as np
 
-from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Malformed, Replaced
 from hpcps.protocol.roster import standby_of
-from hpcps.transport.base import KeptMessage, MessageTransport, StandbyTransport, Traffic
+from hpcps.transport.base import MessageTransport, Traffic
 from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.meta import Meta
 from hpcps.transport.pslite.node import Node
@@ -33,10 +32,10 @@ TAKEN, SWITCHED = 8, 9
 """As `head`: to the standby of a server: how many messages of the server have come, of all; from now on, this process
 takes those of the standby for the server's. The body is as that of a message."""
 
-_NUMBER = struct.Struct("<QI")
+NUMBER = struct.Struct("<QI")
 _TAKEN_EVERY = 64
-_CONFIRM = 0.3
-_NONE = (1 << 64) - 1
+_CONFIRM = 0.01
+NEW = (1 << 64) - 1
 """As the number of a `SWITCHED`: a new process, which has got no message of the server."""
 
 
@@ -95,7 +94,7 @@ class PsliteTransport(MessageTransport):
         frames: list[object] = [envelope.header]
         if envelope.payload is not None and envelope.payload.size:
             frames.append(envelope.payload.data)
-        number, now = _NUMBER.pack(count, self.incarnation), self._node.timestamp()
+        number, now = NUMBER.pack(count, self.incarnation), self._node.timestamp()
         self.sent_to[id_] = count + 1
         meta = Meta(head=MESSAGE, body=number, request=True, push=True, app=APP, customer=0, timestamp=now)
         receipt = self._node.send(id_, meta, frames)
@@ -123,13 +122,13 @@ class PsliteTransport(MessageTransport):
         one sender stay in order.
         """
         sender = delivery.sender
-        if sender not in self._peers or len(delivery.meta.body) != _NUMBER.size:
+        if sender not in self._peers or len(delivery.meta.body) != NUMBER.size:
             self._node.dropped.drop("foreign", f"node {sender} has no role, or does not number its messages")
             return
         if sender in self._retired:
             self._node.dropped.drop("unexpected", f"a message of node {sender}, whose standby has its place")
             return
-        number, incarnation = _NUMBER.unpack(delivery.meta.body)
+        number, incarnation = NUMBER.unpack(delivery.meta.body)
         if incarnation != self._incarnations[sender]:
             self._node.dropped.drop("unexpected", f"message {number} of a predecessor of node {sender}")
             return
@@ -156,13 +155,17 @@ class PsliteTransport(MessageTransport):
             self._tell_count(standby, TAKEN, self._expected[node])
 
     def _tell_count(self, standby: int, head: int, count: int) -> None:
-        body = _NUMBER.pack(count, self.incarnation)
+        body = NUMBER.pack(count, self.incarnation)
         meta = Meta(head=head, body=body, request=True, app=APP, customer=0, timestamp=self._node.timestamp())
         self._node.send(standby, meta)
 
     def acting(self, server: Peer) -> int:
         """Return the node that is a server now."""
         return self._nodes[server][0]
+
+    def incarnation_of(self, node: int) -> int:
+        """Return the number of the process of a node, as far as this process knows."""
+        return self._incarnations[node]
 
     def note_incarnation(self, node: int, incarnation: int) -> None:
         """Take the messages of this process of a node only, in the receiving thread."""
@@ -175,7 +178,7 @@ class PsliteTransport(MessageTransport):
             self._nodes[server], self._nodes[standby_of(server)] = nodes, nodes[1:]
             for standby in nodes[1:]:
                 self._peers[standby] = standby_of(server)
-            self._tell_count(nodes[0], SWITCHED, _NONE)
+            self._tell_count(nodes[0], SWITCHED, NEW)
 
     def add_standby(self, server: Peer, node: int, incarnation: int) -> None:
         """Send messages to a server to a new standby, too, in the receiving thread."""
@@ -210,11 +213,13 @@ class PsliteTransport(MessageTransport):
             with self._lock:
                 self._nodes[server], self._nodes[standby_of(server)] = (standby,), ()
             new = self.incarnation and lost not in self._expected
-            self._tell_count(standby, SWITCHED, _NONE if new else self._expected[lost])
+            self._tell_count(standby, SWITCHED, NEW if new else self._expected[lost])
 
     def confirm(self) -> None:
-        time.sleep(_CONFIRM)
-        self._node.check()
+        confirmed = self._node.confirmed()
+        while confirmed is not None and not confirmed.wait(_CONFIRM):
+            self._node.check()
+            self._check()
 
     def lose(self, event: Lost, *, tell: bool) -> None:
         """Note that a process is lost, in the receiving thread; `tell` says whether the role is to know it."""
@@ -252,158 +257,6 @@ class PsliteTransport(MessageTransport):
             return Delivered(source, Envelope.decode(frames[0].tobytes(), payload), skipped)
         except MalformedMessageError as error:
             return Malformed(source, str(error))
-
-
-class PsliteStandby(PsliteTransport, StandbyTransport):
-    """The transport of one of the two processes of a server, which may be its standby.
-
-    Args:
-        server: the server.
-        stands_by: whether it is the standby.
-        node: see `PsliteTransport`.
-        ids: see `PsliteTransport`.
-        check: see `PsliteTransport`.
-        incarnation: see `PsliteTransport`.
-
-    Attributes:
-        stands_by: whether it is the standby, or has been.
-    """
-
-    def __init__(
-        self, server: Peer, stands_by: bool, node: Node, ids: Mapping[Peer, int], check: Callable[[], None],
-        incarnation: int,
-    ) -> None:  # fmt: skip
-        super().__init__(node, ids, check, incarnation)
-        self._server, self.stands_by = server, stands_by
-        if stands_by:
-            self._nodes[server] = self._nodes[server][:1]
-        self._leads = False
-        self._kept: dict[Peer, deque[KeptMessage]] = {}
-        self._counts: Counter[Peer] = Counter()
-        self._first: Counter[Peer] = Counter()
-        # How many messages of the server have come to each node; the nodes that take this process for the server, with
-        # the number of the next message to each; and those that have not switched yet when another node should.
-        self._taken: Counter[int] = Counter()
-        self._switched: dict[int, int] = {}
-        self._too_early: dict[int, tuple[int, bytes]] = {}
-        # The roles whose kept messages are for a process that is lost.
-        self._outdated: set[Peer] = set()
-        self._lacking: Peer | None = None
-
-    def begin(
-        self, sent: Mapping[Peer, int], kept: Mapping[Peer, Sequence[KeptMessage]], known: Mapping[Peer, int]
-    ) -> None:
-        with self._lock:
-            self._outdated -= {peer for peer, number in known.items() if number == self._incarnations[self._ids[peer]]}
-            self._counts.update(sent)
-            self._kept = {to: deque(messages) for to, messages in kept.items()}
-            self._first.update({to: kept[to][0][0] if kept.get(to) else count for to, count in sent.items()})
-
-    @property
-    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]]:
-        with self._lock:
-            return {to: tuple(kept) for to, kept in self._kept.items() if kept}
-
-    def keep(self, to: Peer, envelope: Envelope) -> None:
-        with self._lock:
-            kept = self._kept.setdefault(to, deque())
-            kept.append((self._counts[to], envelope))
-            self._counts[to] += 1
-            self._flush(to)
-
-    def forget(self, to: Peer) -> None:
-        with self._lock:
-            self._kept.pop(to, None)
-            self._first.pop(to, None)
-            self._outdated.discard(to)
-
-    def take_over(self) -> None:
-        with self._lock:
-            self._leads = True
-            for to in list(self._kept):
-                self._flush(to)
-
-    def send(self, to: Peer, envelope: Envelope) -> None:
-        if self._leads and to != standby_of(self._server):
-            self.keep(to, envelope)
-            self.traffic.sent += len(envelope.header) + envelope.payload_bytes
-        else:
-            super().send(to, envelope)
-
-    def receive(self) -> Delivered | Malformed | Lost | Replaced | None:
-        if self._lacking is not None and self._leads:
-            raise RunError(
-                f"{self._server} is lost, and {self._lacking} lacks messages that its new standby does not have: start "
-                "the run again; it goes on"
-            )
-        return super().receive()
-
-    def replace(self, peer: Peer, incarnation: int, *, tell: bool) -> None:
-        with self._lock:
-            self._outdated.add(peer)
-        super().replace(peer, incarnation, tell=tell)
-        self._welcome(self._ids[peer])
-
-    def seat(self, seats: Mapping[Peer, tuple[int, ...]]) -> None:
-        super().seat({**seats, self._server: seats[self._server][:1]})
-
-    def add_standby(self, server: Peer, node: int, incarnation: int) -> None:
-        super().add_standby(server, node, incarnation)
-        self._welcome(node)
-
-    def _welcome(self, node: int) -> None:
-        """Begin anew with the process of a node."""
-        with self._lock:
-            self._taken.pop(node, None)
-            self._switched.pop(node, None)
-        if node in self._too_early:
-            self.note_taken(node, *self._too_early.pop(node))
-
-    def note_taken(self, sender: int, head: int, body: bytes) -> None:
-        """Note how many messages of the server have come to another node, in the receiving thread."""
-        if not self.stands_by or len(body) != _NUMBER.size:
-            return
-        count, incarnation = _NUMBER.unpack(body)
-        if incarnation != self._incarnations[sender]:
-            if incarnation > self._incarnations[sender] and head == SWITCHED:
-                self._too_early[sender] = head, body
-            return
-        with self._lock:
-            if head == SWITCHED:
-                self._switched[sender] = 0 if count == _NONE else count
-                if count != _NONE and any(count < self._first[to] for to, ids in self._nodes.items() if sender in ids):
-                    self._lacking = self._peers[sender]
-            if count != _NONE:
-                self._taken[sender] = max(self._taken[sender], count)
-            for to, nodes in self._nodes.items():
-                if sender in nodes:
-                    self._flush(to)
-
-    def retire_server(self, event: Lost) -> None:
-        """Take nothing more from the server, which is lost, in the receiving thread."""
-        lost = self.acting(self._server)
-        self._retired.add(lost)
-        own = self._node.id
-        self._nodes[self._server] = (own,)
-        self._peers[own] = self._server
-        self._nodes[standby_of(self._server)] = ()
-        self.tell(event)
-
-    def _flush(self, to: Peer) -> None:
-        """Send what a role lacks, if this process is the server; and drop what it has got."""
-        if to in self._outdated:
-            return
-        nodes, kept = self._nodes[to], self._kept.get(to, deque())
-        for id_ in nodes if self._leads else ():
-            if id_ not in self._switched:
-                continue
-            for number, envelope in kept:
-                if number >= self._switched[id_]:
-                    self._send_to(id_, number, envelope)
-                    self._switched[id_] = number + 1
-        got = min((max(self._taken[id_], self._switched.get(id_, 0)) for id_ in nodes), default=0)
-        while kept and kept[0][0] < got:
-            kept.popleft()
 
 
 def _standby_of(peer: Peer, ids: Mapping[Peer, int]) -> tuple[int, ...]:
