@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, Literal
 
@@ -36,6 +37,25 @@ class InOneProcess(Transport):
     kind: Literal["inproc"] = "inproc"
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What the ends of an `Exchange` share.
+
+    Attributes:
+        carry: see `Exchange`.
+        scale: see `Exchange`.
+        boxes: what has arrived for each role.
+        reduced: the arrays of the reduction under way, until all peers have given theirs.
+        standbys: the end of the standby of each server that has one.
+    """
+
+    carry: Carry
+    scale: float
+    boxes: dict[Peer, deque[Packet]] = field(default_factory=dict)
+    reduced: dict[Peer, NDArray[Any]] = field(default_factory=dict)
+    standbys: dict[Peer, InprocStandby] = field(default_factory=dict)
+
+
 class Exchange:
     """The mailboxes of all roles of a run."""
 
@@ -46,14 +66,11 @@ class Exchange:
             carry: takes sender, receiver, number of bytes, and a function to call when the message arrives.
             scale: a factor on the bytes of payloads that are carried and counted, to simulate a larger model.
         """
-        self._boxes: dict[Peer, deque[Packet]] = {}
+        self._shared = _Shared(carry, scale)
+        self._boxes, self._standbys = self._shared.boxes, self._shared.standbys
         self._ends: dict[Peer, InprocTransport] = {}
-        self._reduced: dict[Peer, NDArray[Any]] = {}
-        self._standbys: dict[Peer, InprocStandby] = {}
         # How many messages of each end had been sent to a server when its standby began.
         self._before: dict[Peer, dict[InprocTransport, int]] = {}
-        self._carry = carry
-        self._scale = scale
 
     def tell(self, to: Peer, event: Lost | Replaced) -> None:
         """Tell a role, or the standby of a server, what became of another process."""
@@ -88,10 +105,7 @@ class Exchange:
             number = self._ends[owner].number + 1
         self._boxes[owner] = deque()
         self._begin(owner, owner)
-        end = InprocTransport(
-            owner, self._boxes, self._standbys, self._reduced, self._carry, self._scale, older, number
-        )
-        self._ends[owner] = end
+        self._ends[owner] = end = InprocTransport(owner, self._shared, older, number)
         return end
 
     def standby(self, server: Peer) -> InprocStandby:
@@ -99,10 +113,7 @@ class Exchange:
         owner = standby_of(server)
         self._boxes[owner] = deque()
         older = self._members() if server in self._before else set()
-        end = InprocStandby(
-            owner, self._boxes, self._standbys, self._reduced, self._carry, self._scale, older, self._ends[server]
-        )
-        self._standbys[server] = end
+        self._standbys[server] = end = InprocStandby(owner, self._shared, older, self._ends[server])
         self._before[server] = {other: other.sent_to[server] for other in self._ends.values()}
         self._begin(owner, server)
         return end
@@ -128,43 +139,26 @@ class InprocTransport(CollectiveTransport):
         replaced: whether another process has taken the place of this one.
     """
 
-    def __init__(
-        self,
-        owner: Peer,
-        boxes: dict[Peer, deque[Packet]],
-        standbys: Mapping[Peer, InprocStandby],
-        reduced: dict[Peer, NDArray[Any]],
-        carry: Carry,
-        scale: float,
-        older: set[tuple[Peer, int]],
-        number: int,
-    ) -> None:
+    def __init__(self, owner: Peer, shared: _Shared, older: set[tuple[Peer, int]], number: int) -> None:
         """Create the end of a role.
 
         Args:
             owner: the role.
-            boxes: what has arrived for each role.
-            standbys: the ends of the standbys of servers.
-            reduced: the arrays of the reduction under way.
-            carry: see `Exchange`.
-            scale: see `Exchange`.
+            shared: what all ends share.
             older: the processes that may have sent messages to predecessors of this one; the first message of each
                 states how many.
             number: the number of processes that had this role before.
         """
         self.owner = owner
-        self._boxes = boxes
-        self._standbys = standbys
-        # The arrays of the reduction under way, until all peers have given theirs.
-        self._reduced = reduced
+        self._shared = shared
+        self._boxes = shared.boxes
         self._joined: Sequence[Peer] = ()
-        self._carry = carry
         self._older = older
         self.number = number
         self.sent_to: Counter[Peer] = Counter()
         self.arrived: Counter[int] = Counter()
         self.replaced = False
-        self.traffic = Traffic(scale=scale)
+        self.traffic = Traffic(scale=shared.scale)
 
     def send(self, to: Peer, envelope: Envelope) -> None:
         for receiver in self._receivers(to):
@@ -176,7 +170,7 @@ class InprocTransport(CollectiveTransport):
         """Send the message of a number to a role, or to the standby of a server."""
         packet = (self.owner, self.number, count, envelope.header, payload_of(envelope))
         size = self.traffic.size(envelope.header, envelope.payload_bytes)
-        self._carry(self.owner, receiver, size, partial(self._arrive, self._boxes[receiver], packet))
+        self._shared.carry(self.owner, receiver, size, partial(self._arrive, self._boxes[receiver], packet))
 
     def next_to(self, receiver: Peer) -> int:
         """Return the number of the next message to arrive at a receiver."""
@@ -184,7 +178,7 @@ class InprocTransport(CollectiveTransport):
 
     def _receivers(self, to: Peer) -> tuple[Peer, ...]:
         """Return those that get a message to a role: its standby does, too."""
-        return (to, standby_of(to)) if to in self._standbys else (to,)
+        return (to, standby_of(to)) if to in self._shared.standbys else (to,)
 
     def _arrive(self, box: deque[Packet], packet: tuple[Peer, int, int, bytes, bytes | None]) -> None:
         if not self.replaced:
@@ -195,14 +189,15 @@ class InprocTransport(CollectiveTransport):
         self._joined = peers
 
     def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
-        self._reduced[self.owner] = values
+        reduced = self._shared.reduced
+        reduced[self.owner] = values
         self.traffic.sent += values.nbytes
-        if len(self._reduced) < len(self._joined):
+        if len(reduced) < len(self._joined):
             return
         combine = np.add if operation == "sum" else np.maximum
-        result = reduce(combine, [self._reduced[peer] for peer in self._joined])
+        result = reduce(combine, [reduced[peer] for peer in self._joined])
         for peer in self._joined:
-            array = self._reduced.pop(peer)
+            array = reduced.pop(peer)
             array[...] = result
             self._boxes[peer].append(Reduced(array))
 
@@ -226,29 +221,10 @@ class InprocStandby(InprocTransport, StandbyTransport):
     """The end of the standby of a server."""
 
     def __init__(
-        self,
-        owner: Peer,
-        boxes: dict[Peer, deque[Packet]],
-        standbys: Mapping[Peer, InprocStandby],
-        reduced: dict[Peer, NDArray[Any]],
-        carry: Carry,
-        scale: float,
-        older: set[tuple[Peer, int]],
-        server: InprocTransport,
-    ) -> None:
-        """Create the end; see `InprocTransport`.
-
-        Args:
-            owner: the standby.
-            boxes: what has arrived for each role.
-            standbys: the ends of the standbys of servers.
-            reduced: no server reduces.
-            carry: see `Exchange`.
-            scale: see `Exchange`.
-            older: see `InprocTransport`.
-            server: the end of the server.
-        """
-        super().__init__(owner, boxes, standbys, reduced, carry, scale, older, server.number)
+        self, owner: Peer, shared: _Shared, older: set[tuple[Peer, int]], server: InprocTransport
+    ) -> None:  # fmt: skip
+        """Create the end; see `InprocTransport`. `server` is the end of the server."""
+        super().__init__(owner, shared, older, server.number)
         self._server = server
         self._kept: dict[Peer, deque[KeptMessage]] = {}
         self._counts: Counter[Peer] = Counter()
