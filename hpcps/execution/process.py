@@ -206,19 +206,25 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
     assert peer is not None, "the run has it, and has lost it"
     devices = DeviceBuffers(plan, group)
     buffers = devices.choose(context.run)
-    try:
-        with _confined():
-            resources = Resources(private, private, private, context.threads, None)
-            role = make_role(context.run, peer, resources, 0 if context.seat.stands_by else number)
-        decides = record_file(context.directory.path, str(SERVER_0))
-        attempt = max(1, last_attempt(decides))
-        lines = lines_before(context.directory, context.run, peer, attempt)
-        part = CheckpointPart(State(), lines, elapsed_in(decides))
-    except Exception as error:
-        context.report(None, "start", error)
-        raise RunError(context.failed(None, "start", error)) from error
-    with TrackingProcess() as tracking, _tracked(tracking, context):
-        services = _Services(stop, group, devices, tracking)
+    with (
+        EvaluationProcess() if peer == EVALUATOR else nullcontext() as evaluations,
+        TrackingProcess() as tracking,
+        _tracked(tracking, context),
+    ):
+        try:
+            if evaluations is not None:
+                evaluations.load(context)
+            with _confined():
+                resources = Resources(private, private, private, context.threads, evaluations)
+                role = make_role(context.run, peer, resources, 0 if context.seat.stands_by else number)
+            decides = record_file(context.directory.path, str(SERVER_0))
+            attempt = max(1, last_attempt(decides))
+            lines = lines_before(context.directory, context.run, peer, attempt)
+            part = CheckpointPart(State(), lines, elapsed_in(decides))
+        except Exception as error:
+            context.report(None, "start", error)
+            raise RunError(context.failed(None, "start", error)) from error
+        services = _Services(stop, group, devices, tracking, evaluations=evaluations)
         driver = _perform(role, context, services, _Beginning(attempt, part), buffers)
         if driver is None:
             return 1

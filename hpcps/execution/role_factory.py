@@ -79,7 +79,7 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     trainer = build_trainer(run, trains.role, trains.index)
     if run.audits and resources.replicas is None:
         resources = replace(resources, replicas=replicas_of(run))
-    if incarnation:
+    if incarnation and peer != EVALUATOR:
         role = make_training_role(run, peer, trainer, resources)
         able = (SyncWorker, AsyncWorker, SyncValidator, AsyncValidator)
         assert isinstance(role, able), "a run survives the loss of no other roles"

@@ -131,7 +131,7 @@ class Plan:
         if not self.runs or self.script is not None:
             return frozenset()
         named = [role for role in ("worker", "validator", "server") if self._survive.get(f"{role}s")]
-        named += ["standby"]
+        named += ["standby", *(["evaluator"] if "validator" in named else [])]
         spared = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
         return frozenset(m.rank for m in self.world if m.role in named and str(m) not in spared)
 

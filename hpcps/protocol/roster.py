@@ -88,10 +88,14 @@ class Roster:
         return Peer("validator" if self.validators else "worker", 0)
 
     def replaceable(self, run: Run) -> tuple[Peer, ...]:
-        """The roles that a run may lose: what `[survive]` names, without a worker that is the coordinator."""
+        """The roles that a run may lose: what `[survive]` names, without a worker that is the coordinator.
+
+        Who survives the loss of a validator, which evaluates, survives that of the evaluator.
+        """
         workers = self.all_workers() if run.survive.workers else ()
         validators = self.all_validators() if run.survive.validators else ()
-        return (*(worker for worker in workers if worker != self.coordinator), *validators)
+        evaluators = (EVALUATOR,) if self.evaluator and validators else ()
+        return (*(worker for worker in workers if worker != self.coordinator), *validators, *evaluators)
 
     def standbys(self, run: Run) -> tuple[Peer, ...]:
         """The standbys of the servers, if the run survives the loss of servers."""
@@ -120,7 +124,9 @@ class Roster:
         return self.all_validators() if others_serve else self.combiners_of(worker)
 
     def deciders_of(self, run: Run, peer: Peer) -> tuple[Peer, ...]:
-        """The roles one of which lets the replacement of a worker or validator take part."""
+        """The roles one of which lets the replacement of a process take part."""
+        if peer == EVALUATOR:
+            return (self.coordinator,)
         if peer.role == "validator" or not self.validators:
             return (SERVER_0,)
         return self.possible_combiners_of(run, peer.index)

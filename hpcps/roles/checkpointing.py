@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from hpcps.protocol.messages import Flag, PartWritten, Peer
-from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.protocol.messages import Flag, NoMoreModels, PartWritten, Peer
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
+from hpcps.spec.schema import Run
 
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
@@ -14,6 +15,12 @@ CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 def report(snapped: Snapped, to: Peer = SERVER_0) -> Send:
     """Return the message that tells the checkpoint coordinator that this process's part is written."""
     return Send(to, PartWritten(position=snapped.position, checksum=snapped.checksum))
+
+
+def dismissal(run: Run, flags: Flag) -> tuple[Send, ...]:
+    """Return what server 0 sends at its end to the evaluator, if the coordinator, which may be lost, does not."""
+    sends = run.topology.evaluators and run.survive.validators
+    return (Send(EVALUATOR, NoMoreModels(flags=flags)),) if sends else ()
 
 
 class CheckpointParts:
@@ -28,7 +35,9 @@ class CheckpointParts:
         suspending: whether the run stops at the checkpoint under way.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, last: Collection[Send] = ()) -> None:
+        """Begin without a checkpoint; `last` is what server 0 sends before it ends at one."""
+        self._last = last
         self._everyone = frozenset(roster.with_state())
         self._expected: set[Peer] = set()
         self._checksums: dict[Peer, str] = {}
@@ -73,4 +82,5 @@ class CheckpointParts:
             yield Seal(self.open, dict(sorted((str(peer), sum) for peer, sum in self._checksums.items())))
             self.open = None
             if self.suspending:
+                yield from self._last
                 yield Finish(suspended=True)

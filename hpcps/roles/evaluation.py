@@ -107,9 +107,9 @@ class Evaluations:
         self._of_own_model = run.validation.evaluate == "validator_model"
         self._reestimate = batchnorm == "reestimated"
         remote = run.topology.evaluators and peer == roster.coordinator
-        self.client = EvaluatorClient(peer, allocate) if remote else None
         # Who tells the replacement of a lost coordinator what is recorded.
         self._told = (SERVER_0,) if run.survive.validators else ()
+        self.client = EvaluatorClient(peer, allocate, self._told) if remote else None
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None
         self._then: Continuation | None = None

@@ -8,13 +8,23 @@ from dataclasses import replace
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Evaluate, Evaluated, Flag, Message, NoMoreModels, NotEvaluated, Peer
-from hpcps.protocol.received import Malformed, Received
-from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.protocol.messages import (
+    Evaluate,
+    Evaluated,
+    EvaluationRecorded,
+    Flag,
+    Message,
+    NoMoreModels,
+    NotEvaluated,
+    Peer,
+)
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.checks import unwanted, wrong_size
 from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
 from hpcps.roles.events import Computed, Effect, Event, Finish, Record, SaveEvaluation, Send, SetDeadline, Start
 from hpcps.roles.messaging_role import MessagingRole
+from hpcps.roles.replacement import record_loss
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Evaluation
 
@@ -29,6 +39,9 @@ class EvaluatorRole(MessagingRole):
     model has no limit: the other roles wait for the coordinator too, and end the run if they lose it.
 
     If the process that evaluates is not that of the role, it may end at any moment: another one takes its place.
+
+    Where the coordinator may be lost, its replacement may send a model while the last one of its predecessor is being
+    evaluated, which nobody waits for any more.
     """
 
     def __init__(self, peer: Peer, run: Run, evaluations: ModelEvaluations) -> None:
@@ -37,16 +50,21 @@ class EvaluatorRole(MessagingRole):
         self.device = evaluations.device
         self.evaluations = evaluations
         self._coordinator = Roster.of(run).coordinator
+        self._ended_by = SERVER_0 if run.survive.validators else self._coordinator
         self._deaths = 0  # of the process that evaluated the present model
-        self._busy = self._suspended = False
+        # The model under way; what came meanwhile, of a replacement of the coordinator; which model came last.
+        self._present: Evaluate | None = None
+        self._next: Evaluate | None = None
+        self._last = -1, -1
+        self._suspended = False
 
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
             case Start():
                 yield SetDeadline((self._coordinator,), limited=False)
             case Received(source, Evaluate() as message) if source == self._coordinator:
-                yield from self._evaluate(message)
-            case Received(source, NoMoreModels(flags=flags)) if source == self._coordinator:
+                yield from self._take(message)
+            case Received(source, NoMoreModels(flags=flags)) if source == self._ended_by:
                 yield from self._stop(suspended=Flag.SUSPEND in flags)
             case Received() | Malformed():
                 reason = unwanted(event, "the evaluator")
@@ -56,10 +74,21 @@ class EvaluatorRole(MessagingRole):
             case Computed("evaluate", (_, evaluation)):
                 yield from self._answer(evaluation)
 
+    def _take(self, message: Evaluate) -> Iterator[Effect]:
+        """Take a model; one that was sent again, because this process may not have got it, comes once."""
+        which = message.incarnation, message.number
+        if which <= self._last:
+            return
+        self._last = which
+        if self._present is None:
+            yield from self._evaluate(message)
+        else:
+            self._next = message
+
     def _evaluate(self, message: Evaluate) -> Iterator[Effect]:
         """Evaluate a model."""
         size = self.evaluations.parameters
-        self.round, self._busy, self._deaths = message.round, True, 0
+        self.round, self._present, self._deaths = message.round, message, 0
         if reason := wrong_size(message.values, size + self.evaluations.statistics):
             raise RunError(f"{self.peer} cannot use the model of round {self.round} of {self._coordinator}: {reason}")
         job = EvaluationJob(self.round, (), (), message.values[:size], message.values[size:])
@@ -75,21 +104,34 @@ class EvaluatorRole(MessagingRole):
         if again:
             yield self.evaluations.evaluating(job)
             return
-        self._busy = False
         reason = f"the process that evaluates ended {self._deaths} times; the last one, {died.pid}, {died.how}"
-        yield Send(self._coordinator, NotEvaluated(round=self.round, reason=reason))
+        of = self._present
+        assert of is not None, "it has been evaluated"
+        self._present = None
+        if self._next is None:
+            answer = NotEvaluated(round=of.round, incarnation=of.incarnation, number=of.number, reason=reason)
+            yield Send(self._coordinator, answer)
+        yield from self._go_on()
+
+    def _go_on(self) -> Iterator[Effect]:
+        """Evaluate what a replacement of the coordinator has sent meanwhile."""
+        following, self._next = self._next, None
+        if following is not None:
+            yield from self._evaluate(following)
 
     def _answer(self, evaluation: Evaluation | None) -> Iterator[Effect]:
-        self._busy = False
+        of, self._present = self._present, None
         if self._suspended:
             yield Finish(suspended=True)
-        elif evaluation is not None:
+        elif self._next is None and evaluation is not None and of is not None:
             yield SaveEvaluation(evaluation)
             yield Record("evaluated")
             yield Send(
                 self._coordinator,
                 Evaluated(
-                    round=self.round,
+                    round=of.round,
+                    incarnation=of.incarnation,
+                    number=of.number,
                     finite=evaluation.finite,
                     accuracy=evaluation.accuracy,
                     loss=evaluation.loss,
@@ -99,11 +141,12 @@ class EvaluatorRole(MessagingRole):
                     class_accuracy={str(number): share for number, share in enumerate(evaluation.by_class)},
                 ),
             )
+        yield from self._go_on()
 
     def _stop(self, *, suspended: bool) -> Iterator[Effect]:
         """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
         self._suspended = suspended
-        if self._busy:
+        if self._present is not None:
             self.evaluations.cancel()
         else:
             yield Finish(suspended=suspended)
@@ -118,17 +161,24 @@ class EvaluatorClient:
     It keeps at most two models: the one that the evaluator has, and the latest one after it. So the coordinator never
     waits during the training, and needs no more memory if the evaluator is slow or stopped. A model that a later one
     replaces is recorded as not evaluated.
+
+    Attributes:
+        incarnation: the number of the coordinator's process, if it replaces a lost one.
     """
 
-    def __init__(self, peer: Peer, allocate: Allocate) -> None:
+    def __init__(self, peer: Peer, allocate: Allocate, told: tuple[Peer, ...]) -> None:
         """Create the client.
 
         Args:
             peer: the coordinator.
             allocate: allocates the memory of the models, which the evaluator may read in place.
+            told: those that are told which evaluations are recorded, and end the evaluator; if none, this role does.
         """
         self._peer = peer
-        self._allocate = allocate
+        self._allocate, self._told = allocate, told
+        self.incarnation = 0
+        self._number = -1  # of the model that was sent last
+        self._away = False
         self._buffers: tuple[Vector, ...] = ()
         # The model that the evaluator has, whose memory must not change; the next one.
         self._sent: EvaluationJob | None = None
@@ -155,18 +205,36 @@ class EvaluatorClient:
 
     def send(self) -> Iterator[Effect]:
         """Send the latest model if the evaluator is free; after a resume first the one that it had."""
+        if self._away:
+            return
         if self._resumed:
             self._resumed = False
-            yield self._message(self._sent_buffer)
+            self._number += 1
+            yield self._message()
         elif self._sent is None and self._next is not None:
             self._sent, self._next = self._next, None
             self._sent_buffer = 1 - self._sent_buffer
-            yield self._message(self._sent_buffer)
+            self._number += 1
+            yield self._message()
 
-    def _message(self, buffer: int) -> Send:
+    def _message(self) -> Send:
         assert self._sent is not None, "there is a model to send"
-        payload = self._buffers[buffer]
-        return Send(EVALUATOR, Evaluate(round=self._sent.round, values=payload))
+        values = self._buffers[self._sent_buffer]
+        return Send(
+            EVALUATOR,
+            Evaluate(round=self._sent.round, incarnation=self.incarnation, number=self._number, values=values),
+        )
+
+    def note(self, event: Lost | Replaced) -> Iterator[Effect]:
+        """Send the model that a lost evaluator had to its replacement."""
+        self._away = isinstance(event, Lost)
+        if isinstance(event, Lost):
+            yield record_loss(event)
+            return
+        yield Record("replaced", {"process": str(event.peer)})
+        if self._sent is not None and not self._resumed:
+            yield self._message()
+        yield from self.send()
 
     def take(self, message: Message) -> Iterator[Effect]:
         """Record an evaluation, and send the next model; end the role if it has waited for the evaluation.
@@ -174,15 +242,20 @@ class EvaluatorClient:
         Raises:
             RunError: the message is no answer to the model that was sent.
         """
-        job, self._sent = self._sent, None
+        job = self._sent
         if not isinstance(message, (Evaluated, NotEvaluated)):
             raise self.unusable(f"a message {message.kind}")
-        if job is None or message.round != job.round:
+        if message.incarnation < self.incarnation:
+            return  # it is for a predecessor of this process
+        if job is None or (message.round, message.number) != (job.round, self._number):
             raise self.unusable(f"a message {message.kind} of round {message.round}")
+        self._sent = None
         if isinstance(message, NotEvaluated):
             yield from job.omission(message.reason)
         else:
             yield from job.records(message.fields, finite=message.finite)
+        for server in self._told:
+            yield Send(server, EvaluationRecorded(epoch=job.epochs[-1]))
         yield from self.send()
         if self._ending:
             yield from self.finish()
@@ -195,7 +268,7 @@ class EvaluatorClient:
 
     def finish(self) -> Iterator[Effect]:
         """End the evaluator and this role once all models are evaluated."""
-        if self._sent is None:
+        if self._sent is None and self._next is None:
             yield from self.release(Flag.NONE)
             yield Finish()
         else:
@@ -203,8 +276,9 @@ class EvaluatorClient:
             yield SetDeadline((EVALUATOR,))
 
     def release(self, flags: Flag) -> Iterator[Effect]:
-        """Tell the evaluator that no model follows; with `Flag.SUSPEND` it stops at once."""
-        yield Send(EVALUATOR, NoMoreModels(flags=flags))
+        """Tell the evaluator that no model follows, unless others do; with `Flag.SUSPEND` it stops at once."""
+        if not self._told:
+            yield Send(EVALUATOR, NoMoreModels(flags=flags))
 
     def state(self) -> State:
         """Return the models that are not evaluated, the one that the evaluator has first."""

@@ -10,7 +10,7 @@ from hpcps.compression import Codec
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Abandon, Flag, Peer, StepsAnswer, WriteCheckpoint
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
@@ -313,6 +313,16 @@ class LocalTraining:
         """Write this process's part of a checkpoint when server 0 says so, whatever the stage (asynchronous)."""
         self.flags = due.flags
         yield from self.snapshot(due.position)
+
+    def take_place(self, incarnation: int) -> None:
+        """Begin in the place of a lost process, as its replacement of a number."""
+        if self.evaluator is not None:
+            self.evaluator.incarnation = incarnation
+
+    def note_evaluator(self, event: Lost | Replaced) -> Iterator[Effect]:
+        """Go on without the evaluator, or with its replacement."""
+        assert self.evaluator is not None, "no other role is told"
+        yield from self.evaluator.note(event)
 
     def resume(self, round: int, evaluated: int) -> None:
         """Wait for the model that begins a round, as between two rounds; so many epochs have been evaluated."""

@@ -11,7 +11,7 @@ from hpcps.spec.heterogeneity import AnyDelay, NoDelay
 
 Seconds = Annotated[float, Field(ge=0, le=DAY)]
 Place = Annotated[str, Field(pattern=r"^(worker|validator|server|evaluator|standby)-(0|[1-9][0-9]*)$")]
-Fallible = Annotated[str, Field(pattern=r"^(worker|validator|server|standby)(-(0|[1-9][0-9]*))?$")]
+Fallible = Annotated[str, Field(pattern=r"^(worker|validator|evaluator|server|standby)(-(0|[1-9][0-9]*))?$")]
 Hosts = tuple[Annotated[tuple[Place, ...], Field(strict=False)], ...]
 
 
@@ -104,7 +104,8 @@ class ProcessFailure(Config):
     process: Fallible = Field(
         "worker",
         description="The process, such as `worker-3` or `validator-0`; `worker`: every worker, each with times of its "
-        "own; without validators not worker 0, which evaluates; `validator`, `server`, `standby`: in the same way. "
+        "own; without validators not worker 0, which evaluates; `validator`, `evaluator`, `server`, `standby`: in the "
+        "same way. "
         "`server-0` is the process that is server 0 at that time, `standby-0` the one that would take its place.",
     )
     at: Annotated[tuple[Seconds, ...], Field(strict=False, max_length=10_000)] = Field(

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 from collections.abc import Callable
 
@@ -153,3 +154,25 @@ def test_a_validator_that_counts_as_lost_and_lives_ends_and_is_replaced(start: C
     let_count_as_lost(play, "validator-1")
     assert_stops_whole(play)
     assert not lines(play, "rejected"), "it has disturbed nobody"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "epochs"),
+    [pytest.param(5.0, 300, id="few"), pytest.param(20.0, 1000, id="many", marks=pytest.mark.soak)],
+)
+def test_the_evaluator_is_killed_too(
+    seconds: float, epochs: int, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is replaced, also while the coordinator is, and the last model is evaluated."""
+    play = start(*TWO, "--set", "topology.evaluators=1", "--set", "survive.after=2", "--set", f"train.epochs={epochs}")
+    play.until("validator-0")
+    evaluator = next(pid for pid, command in play.left().items() if re.search(r"execution .* evaluator *$", command))
+    os.kill(evaluator, signal.SIGKILL)
+    within(60, lambda: lines(play, "replaced", "validator-0"), lambda: play.text)
+    assert kill(play, random.Random(3), seconds, (0.5, 2.0), "evaluator|validator") > 1
+    assert play.end(300) == 0, play.text
+    assert_quiet(play.text)
+    assert play.left() == {}
+    assert play.run.done
+    assert epochs in [line["epoch"] for line in lines(play, "evaluation", "validator-0")]
+    assert_replayed(play, capsys)

@@ -16,7 +16,7 @@ from toy_trainers import Endpoint, Stepped
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Evaluate, Evaluated, Flag, NoMoreModels, Peer, Statistics
-from hpcps.protocol.received import Malformed, Received
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
@@ -149,11 +149,11 @@ def client():
         allocated.append(size)
         return np.empty(size, np.float32)
 
-    return EvaluatorClient(CHIEF, allocate), allocated
+    return EvaluatorClient(CHIEF, allocate, ()), allocated
 
 
-def answer(number):
-    return Evaluated(round=number, **FOUND)
+def answer(round, number=0, incarnation=0):
+    return Evaluated(round=round, number=number, incarnation=incarnation, **FOUND)
 
 
 def test_a_thousand_models_of_a_megabyte_take_the_memory_of_two():
@@ -195,7 +195,7 @@ def test_models_that_are_not_evaluated_survive_an_interruption():
     assert giving.state().facts["jobs"][1]["epochs"] == (3,)
 
 
-@pytest.mark.parametrize("bad", [answer(2), Statistics(round=1, values=np.zeros(2, np.float32))])
+@pytest.mark.parametrize("bad", [answer(2), answer(1, 1), Statistics(round=1, values=np.zeros(2, np.float32))])
 def test_an_answer_to_another_model_ends_the_run_with_its_name(bad):
     giving, _ = client()
     list(giving.submit(job(1, np.zeros(3, np.float32))))
@@ -214,6 +214,29 @@ def test_the_end_waits_for_the_evaluator_by_name():
     assert isinstance(stop.message, NoMoreModels)
     assert stop.message.flags == Flag.NONE
     assert end == Finish()
+
+
+def test_the_replacement_of_the_evaluator_gets_the_model_again():
+    giving, _ = client()
+    (sent,) = giving.submit(job(1, np.zeros(3, np.float32)))
+    (lost,) = giving.note(Lost(EVALUATOR, "its connection has closed"))
+    assert (lost.event, lost.fields["process"]) == ("lost", "evaluator-0")
+    assert list(giving.submit(job(2, np.ones(3, np.float32)))) == []
+    replaced, again = giving.note(Replaced(EVALUATOR, 1))
+    assert replaced.event == "replaced"
+    assert (again.message.round, again.message.number) == (1, sent.message.number)
+    _, following = giving.take(answer(1))
+    assert (following.message.round, following.message.number) == (2, 1)
+
+
+def test_an_answer_that_was_for_a_predecessor_of_the_coordinator_is_no_answer():
+    giving, _ = client()
+    giving.incarnation = 2
+    (sent,) = giving.submit(job(1, np.zeros(3, np.float32)))
+    assert sent.message.incarnation == 2
+    assert list(giving.take(answer(1))) == []
+    (recorded,) = giving.take(answer(1, incarnation=2))
+    assert recorded.event == "evaluation"
 
 
 class Cancelled(Evaluator):
@@ -244,8 +267,8 @@ def started(evaluations):
     return role
 
 
-def model(size=LAYOUT.size):
-    return Received(CHIEF, Evaluate(round=7, values=np.zeros(size, np.float32)))
+def model(size=LAYOUT.size, **which):
+    return Received(CHIEF, Evaluate(**{"round": 7, "number": 0, **which}, values=np.zeros(size, np.float32)))
 
 
 def stop(flags=Flag.NONE):
@@ -265,6 +288,17 @@ def test_it_answers_with_the_accuracy_of_each_class():
         **{"top5": 1.0, "class_accuracy": {"0": 0.5, "1": 0.5}},
     }
     assert list(role.handle(stop())) == [Finish()]
+
+
+def test_it_evaluates_for_a_replacement_of_the_coordinator_and_no_longer_for_its_predecessor():
+    role = evaluator()
+    (begun,) = role.handle(model(LAYOUT.size + 2))
+    assert list(role.handle(model(LAYOUT.size + 2, incarnation=1, round=3))) == []
+    (other,) = role.handle(Computed("evaluate", begun.work()))
+    assert list(role.handle(model(LAYOUT.size + 2, incarnation=1, round=3))) == [], "it was sent again"
+    *_, sent = role.handle(Computed("evaluate", other.work()))
+    assert (sent.message.round, sent.message.incarnation) == (3, 1)
+    assert list(role.handle(model(LAYOUT.size + 2, incarnation=1, round=3))) == []
 
 
 def test_a_suspended_run_does_not_wait_for_an_evaluation():
@@ -290,7 +324,7 @@ class InAnother:
 def test_a_process_that_ends_is_replaced_twice_for_a_model_which_is_then_given_up():
     role = started(InAnother())
     for first in (1, 3):
-        (begun,) = role.handle(model())
+        (begun,) = role.handle(model(number=first))
         noted, again = role.handle(Computed("evaluate", (begun, Died(first, "was killed"))))
         facts = {"pid": first, "how": "was killed", "again": True, "next_pid": first + 1}
         assert noted == Record("evaluator_died", facts)
@@ -301,7 +335,7 @@ def test_a_process_that_ends_is_replaced_twice_for_a_model_which_is_then_given_u
     giving, _ = client()
     for number in (7, 8):
         list(giving.submit(job(number, np.zeros(3, np.float32))))
-    omitted, following = giving.take(replace(sent.message, round=7))
+    omitted, following = giving.take(replace(sent.message, round=7, number=0))
     assert (omitted.event, omitted.fields["epoch"]) == ("not_evaluated", 7)
     assert omitted.fields["reason"] == sent.message.reason
     assert following.message.round == 8
@@ -313,7 +347,7 @@ def test_a_process_that_ends_is_replaced_twice_for_a_model_which_is_then_given_u
         Received(CHIEF, Statistics(round=7, values=np.zeros(2, np.float32))),
         model(3),
         Malformed(CHIEF, "it is garbage"),
-        Received(Peer("worker", 0), Evaluate(round=7, values=np.zeros(2, np.float32))),
+        Received(Peer("worker", 0), model().message),
     ],
 )
 def test_it_does_not_guess_what_a_bad_message_means(event):

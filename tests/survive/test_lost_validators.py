@@ -227,7 +227,6 @@ def test_a_checkpoint_has_no_part_of_a_lost_validator(tmp_path):
     [
         ({"survive": {"workers": False}}, "survive.validators: needs workers = true, too"),
         ({"topology": {"validators": 0}}, "survive.validators: there are none: use a validator"),
-        ({"topology": {"evaluators": 1}}, "survive.validators: the evaluator answers the process"),
         ({"survive": {"validators": False}}, "failures[0].process: a lost validator ends the run"),
         ({"topology": {"validators": 0}}, "failures[0].process: there is no validator: use one, or leave it out"),
         (

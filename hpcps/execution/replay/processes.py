@@ -137,7 +137,7 @@ class Processes:
 
         Args:
             told: the role that is told of it.
-            peer: the worker or validator.
+            peer: the process.
             incarnation: the number of the replacement.
 
         Returns:
@@ -163,7 +163,10 @@ class Processes:
     def _receivers(self, peer: Peer) -> tuple[Peer, ...]:
         """Return the roles that take the messages of a process, and are told that it has a replacement."""
         if peer.role == "validator":
-            return (*self._roster.all_servers(), *self._roster.all_workers())
+            evaluators = (EVALUATOR,) if self._roster.evaluator and peer == self._roster.coordinator else ()
+            return (*self._roster.all_servers(), *self._roster.all_workers(), *evaluators)
+        if peer == EVALUATOR:
+            return (self._roster.coordinator,)
         return (*self._roster.possible_combiners_of(self._run, peer.index), SERVER_0)
 
     # What came of it

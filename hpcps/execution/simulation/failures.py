@@ -11,7 +11,7 @@ from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Replaced
-from hpcps.protocol.roster import SERVER_0, STANDBY, Roster, standby_of
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, STANDBY, Roster, standby_of
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation, ProcessFailure
@@ -114,7 +114,8 @@ class Failures:
             return
         self._noticed[peer] = since
         combiners = self._roster.all_validators() if peer.role == "worker" else ()
-        for to in (SERVER_0, *combiners, *self._roster.standbys(self._run)):
+        told = (SERVER_0, *combiners, *self._roster.standbys(self._run))
+        for to in told if peer != EVALUATOR else (self._roster.coordinator,):
             self._tell(to, Lost(peer, _CAUSE, since))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
@@ -124,12 +125,22 @@ class Failures:
             self._replacements[peer] = number
             self._lost.discard(peer)
             del self._noticed[peer]
-            others = self._roster.all_validators() if peer.role == "worker" else self._roster.all_workers()
-            self._catch_up(peer, others)
-            servers = (*self._roster.all_servers()[1:], *self._roster.standbys(self._run))
-            for to in (SERVER_0, *others, *servers):
+            senders = self._senders_to(peer)
+            self._catch_up(peer, senders)
+            servers = (*self._roster.all_servers(), *self._roster.standbys(self._run)) if peer != EVALUATOR else ()
+            for to in (*servers, *senders):
                 self._tell(to, Replaced(peer, number))
             again()
+
+    def _senders_to(self, peer: Peer) -> tuple[Peer, ...]:
+        """Return the roles that send a process messages, without the servers."""
+        roster = self._roster
+        if peer == EVALUATOR:
+            return (roster.coordinator,)
+        if peer.role == "worker":
+            return roster.all_validators()
+        evaluators = (EVALUATOR,) if roster.evaluator and peer == roster.coordinator else ()
+        return (*roster.all_workers(), *evaluators)
 
     def _stand_by(self, standby: Peer, again: Callable[[], None]) -> None:
         """Give a server a new standby."""
@@ -151,9 +162,9 @@ class Failures:
             self._clock.at(self._clock() + _LOOK_AGAIN, partial(self._announce, standby, number))
 
     def _catch_up(self, peer: Peer, others: tuple[Peer, ...]) -> None:
-        """Tell a replacement which of those that send it messages are replacements, and which workers are lost."""
+        """Tell a replacement which of those that send it messages are replacements, and which are lost."""
         for other in others:
             if number := self._replacements[other]:
                 self._tell(peer, Replaced(other, number))
-            if other.role == "worker" and other in self._noticed:
+            if other.role != "validator" and other in self._noticed:
                 self._tell(peer, Lost(other, _CAUSE, self._noticed[other]))

@@ -143,10 +143,14 @@ class Evaluate(Message, code=21, kind="EVALUATE", sender="coordinator", receiver
     Attributes:
         round: the round or cycle of the coordinator that began with the model; of a model that the coordinator trained
             itself (`validation.evaluate`), the round or cycle in which it did.
+        incarnation: the number of the coordinator's process, if it replaces a lost one; else 0.
+        number: how many other models this process had evaluated before.
         values: its parameters, then the BatchNorm statistics to evaluate it with `[d + k]`.
     """
 
     round: int
+    incarnation: int = 0
+    number: Count
     values: Vector
 
 
@@ -156,6 +160,8 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
 
     Attributes:
         round: that of the `Evaluate`.
+        incarnation: the same.
+        number: the same.
         finite: whether all outputs of the network were finite.
         accuracy: the fraction of the samples that are classified rightly, 0 to 1; one whose outputs are not finite
             counts as wrong.
@@ -168,6 +174,8 @@ class Evaluated(Message, code=22, kind="EVALUATED", sender="evaluator", receiver
     """
 
     round: int
+    incarnation: int = 0
+    number: Count
     finite: bool
     accuracy: float
     loss: float
@@ -191,16 +199,22 @@ class NotEvaluated(Message, code=32, kind="EVALUATED", sender="evaluator", recei
 
     Attributes:
         round: that of the `Evaluate`.
+        incarnation: the same.
+        number: the same.
         reason: why, for people.
     """
 
     round: int
+    incarnation: int = 0
+    number: Count
     reason: Annotated[str, InNote("lost")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator", receiver="evaluator"):
+class NoMoreModels(Message, code=33, kind="STOP", sender="coordinator or server 0", receiver="evaluator"):
     """No model to evaluate follows: the evaluator ends, and cancels the evaluation under way, if there is one.
+
+    Server 0 says so where the coordinator may be lost: its replacement may have the last model evaluated again.
 
     Attributes:
         flags: `Flag.SUSPEND` if the run stops at a checkpoint. Without it, all models are evaluated before.

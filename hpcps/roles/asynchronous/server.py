@@ -34,7 +34,7 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.membership import AsyncMembership
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
-from hpcps.roles.checkpointing import CheckpointParts, report
+from hpcps.roles.checkpointing import CheckpointParts, dismissal, report
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import (
     Effect,
@@ -75,7 +75,7 @@ class AsyncServer(MessagingRole):
         self._log = Log(tuple(p for p in self._roster.readers() if p.role == self._roster.coordinator.role))
         self._shard: AsyncShard | None = None
         self._diverged = False
-        self._checkpoint = CheckpointParts(self._roster)
+        self._checkpoint = CheckpointParts(self._roster, dismissal(run, Flag.SUSPEND))
         self._members = AsyncMembership()
         self._evaluated = 0  # the epochs whose evaluations are recorded
         self._last: LogPosition | None = None  # the place of the `Stop`
@@ -465,4 +465,6 @@ class AsyncServer(MessagingRole):
         if self._last is not None and (not survives or self._evaluated >= self._run.train.epochs):
             self._stages.on(Trigger.ROUNDS_OVER)
             yield Save(f"final/{self.peer}", on_host(shard.model))
+            if self.keeps_checkpoints:
+                yield from dismissal(self._run, Flag.NONE)
             yield Finish()

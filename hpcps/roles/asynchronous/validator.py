@@ -15,7 +15,7 @@ from hpcps.numerics.state import Kept, Position, State
 from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, TakePart, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
-from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
@@ -90,6 +90,7 @@ class AsyncValidator(TrainingRole):
 
     def take_place(self, part: TakePart) -> None:
         """Begin in the place of a lost validator: with its batches, and without the updates that it kept."""
+        self._training.take_place(part.incarnation)
         if part.requests is None:
             return  # the servers have no model yet
         # Servers may lack the initial model: a coordinator that was lost has sent it to some only. All had it when an
@@ -121,6 +122,8 @@ class AsyncValidator(TrainingRole):
             case Start() if self._presents:
                 yield from self.initial_messages(statistics=False)
                 yield from self._training.handle(event)
+            case Lost() | Replaced() if event.peer == EVALUATOR:
+                yield from self._training.note_evaluator(event)
             case Lost() | Replaced() if event.peer in self._requests:
                 yield from self._note_member(event)
             case Lost() | Replaced():

@@ -32,7 +32,7 @@ from hpcps.protocol.messages import (
 )
 from hpcps.protocol.received import Lost, Malformed, Received, Reduced, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
-from hpcps.roles.checkpointing import CheckpointParts, report
+from hpcps.roles.checkpointing import CheckpointParts, dismissal, report
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import (
     Compute,
@@ -114,7 +114,7 @@ class SyncServer(MessagingRole):
         self._combined_of: list[int] = []
         self._evaluated = 0
         self._substitute: Replaced | None = None
-        self._checkpoint = CheckpointParts(self._roster)
+        self._checkpoint = CheckpointParts(self._roster, dismissal(run, Flag.SUSPEND))
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -358,6 +358,8 @@ class SyncServer(MessagingRole):
             return
         self._stages.on(Trigger.ROUNDS_OVER)
         yield Save(f"final/{self.peer}", on_host(known.shard.now.held))
+        if self.keeps_checkpoints:
+            yield from dismissal(self._run, Flag.NONE)
         yield Finish()
 
     def _admit_substitute(self, known: _Known) -> Iterator[Effect]:

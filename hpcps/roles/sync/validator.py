@@ -25,7 +25,7 @@ from hpcps.protocol.messages import (
 )
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
-from hpcps.protocol.roster import SERVER_0, Roster, partitioning_of
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster, partitioning_of
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Start
 from hpcps.roles.resources import ALONE, Resources
@@ -105,6 +105,7 @@ class SyncValidator(TrainingRole):
     def take_place(self, part: TakePart) -> None:
         """Begin in the place of a lost validator: with the batches of the round, and without what that one kept."""
         trainer, train = self._trainer, self._run.train
+        self._training.take_place(part.incarnation)
         if not part.round:
             return  # the servers have no model yet
         # Servers may lack the initial model: a coordinator that was lost has sent it to some only, and rounds may have
@@ -140,6 +141,8 @@ class SyncValidator(TrainingRole):
             case Resumed():
                 self._collector.elapsed(self.round)
                 yield from self._combine_when_ready()
+            case Lost() | Replaced() if event.peer == EVALUATOR:
+                yield from self._training.note_evaluator(event)
             case Lost() | Replaced() if isinstance(self._collector, QuorumCollector):
                 yield from self._collector.note_member(event, self.round, self._training.over_before)
                 yield from self._combine_when_ready()

@@ -220,13 +220,14 @@ def _survive(run: Run) -> Iterator[Need]:
             yield Need(path, "", "has no times: set at, or every", (path,))
         role, _, index = failure.process.partition("-")
         workers, validators, servers = run.topology.workers, run.topology.validators, run.topology.servers
-        counts = {"worker": (workers, WORKERS), "validator": (validators, VALIDATORS)}
+        evaluators = run.topology.evaluators, ("topology", "evaluators")
+        counts = {"worker": (workers, WORKERS), "validator": (validators, VALIDATORS), "evaluator": evaluators}
         count, key = counts.get(role, (servers, SERVERS))
         if role in ("server", "standby"):
             message = "a lost server ends the run: set survive.servers = true, or leave it out"
             yield Need((*path, "process"), "surviving servers", message)
-        elif role == "validator":
-            message = "a lost validator ends the run: set survive.validators = true, or leave it out"
+        elif role in ("validator", "evaluator"):
+            message = f"a lost {role} ends the run: set survive.validators = true, or leave it out"
             yield Need((*path, "process"), "surviving validators", message)
             yield Need((*path, "process"), "validators", "there is no validator: use one, or leave it out")
         elif failure.process == "worker-0" and not validators:
@@ -302,9 +303,6 @@ def _survive_validators(run: Run) -> Iterator[Need]:
     path = ("survive", "validators")
     yield Need(path, "survivors", "needs workers = true, too: set that, or leave it out")
     yield Need(path, "validators", "there are none: use a validator, or leave it out")
-    if run.topology.evaluators:
-        message = "the evaluator answers the process that has sent it a model, not a replacement: use evaluators = 0"
-        yield Need(path, "", message, (("topology", "evaluators"),))
 
 
 def _audit(run: Run) -> Iterator[Need]:

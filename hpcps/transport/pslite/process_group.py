@@ -16,7 +16,7 @@ from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_as
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.received import Lost, Replaced
-from hpcps.protocol.roster import SERVER_0, STANDBY, standby_of
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, STANDBY, standby_of
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LaunchedProcess, LostError, ProcessGroup
 from hpcps.transport.pslite.encoding import MalformedFrameError
@@ -288,14 +288,14 @@ class PsliteProcessGroup(ProcessGroup):
             self._known_by(node.id)
         is_copy = server_of(peer) is not None
         # A standby must know whose messages may never come; the other servers are not told of losses.
-        informed = self._decides or self._seats.stands_by
+        informed = self._decides_on(peer) or (self._seats.stands_by and self._is_server_of(peer))
         if isinstance(change, NodeDeath):
             if not is_copy:
                 self._transport.lose(Lost(peer, change.why, change.since), tell=informed)
             return
         if not is_copy:
             self._transport.replace(peer, change.incarnation, tell=informed)
-            if not self._decides and (self._server is not None or peer.role == "validator"):
+            if not self._decides_on(peer) and (self._is_server_of(peer) or peer.role == "validator"):
                 self._transport.tell(Replaced(peer, change.incarnation))
         if node.id in self._combining and self._welcome.is_set():
             self._tell([node.id], READY)
@@ -324,22 +324,27 @@ class PsliteProcessGroup(ProcessGroup):
         elif head == READY and known == incarnation:
             if server_of(peer) is not None:
                 self._seats.ready(peer, incarnation)
-            elif self._decides:
+            elif self._decides_on(peer):
                 self._transport.tell(Replaced(peer, incarnation))
+
+    def _is_server_of(self, peer: Peer) -> bool:
+        """Return whether this process is a server, or its standby, and another one exchanges messages with servers."""
+        return self._server is not None and peer != EVALUATOR
 
     @property
     def _server(self) -> Peer | None:
         """The server of which this process is one of two."""
         return server_of(self._world[self.rank])
 
-    @property
-    def _decides(self) -> bool:
-        """Whether the role of this process is told of lost processes, and of replacements once all know them.
+    def _decides_on(self, peer: Peer) -> bool:
+        """Return whether the role of this process is told that another one is lost, and of its replacement later.
 
-        The other servers, and workers if it is a validator's, are told of a replacement as soon as the messages of its
-        predecessor are dropped.
+        The other servers, and the others if it is a validator's, are told of a replacement as soon as the messages of
+        its predecessor are dropped. Only the coordinator, a validator, is told of the evaluator.
         """
         me = self._world[self.rank]
+        if peer == EVALUATOR:
+            return me.role == "validator" and me.index == 0
         return me.role == "validator" or self._server == SERVER_0
 
     def _add(self, node: int, sent: Text) -> None:
