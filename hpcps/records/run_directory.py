@@ -211,6 +211,11 @@ class RunDirectory:
         return hashlib.sha256(bytes_).hexdigest()
 
     @property
+    def images(self) -> Path:
+        """The images of servers for their new standbys, each of which is removed when it is read."""
+        return self.path / "standbys"
+
+    @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints from which an interrupted run resumes."""
         return Checkpoints(self.path / "checkpoints")
@@ -307,6 +312,7 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(self.path, error) from error
         self.checkpoints.clear()
+        shutil.rmtree(self.images, ignore_errors=True)
 
     def fail(
         self,

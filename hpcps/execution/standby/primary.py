@@ -20,6 +20,7 @@ from hpcps.protocol.envelope import Delivered, Envelope, Envelopes
 from hpcps.protocol.messages import CopyOfMessage, CopyRequest, Followed, Journal, Message, Peer, StandbyBegins
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import standby_of
+from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordLines, RecordWriter
 from hpcps.roles.events import Effect, Event, Finish, Role, Save, SaveEvaluation, Seal, Send, Snapped, Snapshot
 from hpcps.transport.base import Arrived, MessageTransport, StandbyTransport, Traffic
@@ -59,10 +60,10 @@ class PrimaryDriver(RoleDriver):
     """Drives a server that has a standby, or waits for one."""
 
     def __init__(
-        self, role: Role, transport: MessageTransport, record: RecordLines, *places: Any, **options: Any
+        self, role: Role, transport: MessageTransport, record: RecordLines, directory: RunDirectory, **options: Any
     ) -> None:
         """Take a role to drive; see `RoleDriver`."""
-        super().__init__(role, transport, record, *places, **{**options, "ordered": True})
+        super().__init__(role, transport, record, directory, **{**options, "ordered": True})
         self._standby: Peer | None = standby_of(role.peer)
         self._joining: Replaced | None = None
         self._own = Envelopes(role.peer, role.run_id)
@@ -217,8 +218,8 @@ class PrimaryDriver(RoleDriver):
             self._transport.kept if isinstance(self._transport, StandbyTransport) else {},
             self._alarms.left, self.waiting_for, self.limited,
         )  # fmt: skip
-        file = f"standbys/{self._role.peer}-{joined.incarnation}.image"
-        image.write(self._directory.path / file)
+        file = f"{self._role.peer}-{joined.incarnation}.image"
+        image.write(self._directory.images / file)
         self._standby = joined.peer
         self._count = self._followed = self._least = 0
         self._send(StandbyBegins(file=file))

@@ -20,6 +20,7 @@ from hpcps.protocol.messages import CopyOfMessage, CopyRequest, Followed, Journa
 from hpcps.protocol.received import Lost, Malformed, Replaced
 from hpcps.protocol.roster import SERVER_0, standby_of
 from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordLines, RecordWriter
 from hpcps.roles.events import (
     Compute,
@@ -145,7 +146,7 @@ class StandbyDriver(PrimaryDriver):
     """
 
     def __init__(
-        self, role: Role, transport: StandbyTransport, record: KeptRecord, *places: Any,
+        self, role: Role, transport: StandbyTransport, record: KeptRecord, directory: RunDirectory,
         joins: Resources | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """Take a role to drive; see `RoleDriver`.
@@ -154,11 +155,11 @@ class StandbyDriver(PrimaryDriver):
             role: the role.
             transport: its end of the transport.
             record: the lines of its record.
-            places: see `RoleDriver`.
+            directory: the folder of the run.
             joins: the resources of the role, if the run is under way and the server gives it its state.
             options: see `RoleDriver`.
         """
-        super().__init__(role, transport, record, *places, **options)
+        super().__init__(role, transport, record, directory, **options)
         self._standby = None
         self._transport: StandbyTransport = transport
         self._record: KeptRecord = record
@@ -264,7 +265,7 @@ class StandbyDriver(PrimaryDriver):
             case CopyOfMessage(entry=entry):
                 self._copies[entry] = message
             case StandbyBegins(file=file) if self._joins is not None:
-                image = Image.read(self._directory.path / file, self._joins)
+                image = Image.read(self._directory.images / file, self._joins)
                 self._joins = None
                 self._role = image.role
                 self._account.resume(image.account)

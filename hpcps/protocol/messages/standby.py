@@ -68,7 +68,7 @@ class StandbyBegins(Message, code=62, kind="IMAGE", sender="server", receiver="i
     """The journal begins after the state in a file, see `hpcps.execution.standby.image`.
 
     Attributes:
-        file: its name in the run's folder.
+        file: its name in the folder of images.
     """
 
     file: str
