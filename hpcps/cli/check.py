@@ -250,6 +250,8 @@ def _losses(run: Run) -> str:
     if run.train.mode == "sync":
         least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
         needed = f"; a round needs {least} workers, or waits"
+    if run.shares_batches:
+        needed += "; the others take its samples meanwhile"
     where = f" (on {_any_of(run.survive.spares)} if its host is gone)" if run.survive.spares else ""
     servers = "; the standby of a lost server takes its place" if run.survive.servers else ""
     if not run.survive.validators:

@@ -34,7 +34,8 @@ class StreamState:
 
     Attributes:
         passes: the number of passes over the shard that are finished.
-        position: the number of batches of the current pass that have been returned.
+        position: the number of batches of the current pass that have been returned; of samples, in a stream whose
+            batches change their size.
     """
 
     passes: int = 0
@@ -131,6 +132,10 @@ class BatchStream:
     """An endless stream of batches: each pass is shuffled anew and leaves out its last partial batch.
 
     Every pass has its own random generator, so the stream can be resumed from its `state`, which is two numbers.
+
+    Attributes:
+        batch_size: the samples of the next batches; whoever changes it needs positions in samples. A batch that is
+            larger than the shard has all of its samples, and then some of a further pass.
     """
 
     def __init__(
@@ -143,6 +148,7 @@ class BatchStream:
         augment: bool,
         state: StreamState = StreamState(),
         batches_per_epoch: int | None = None,
+        unit: int | None = None,
     ) -> None:
         """Start the stream.
 
@@ -155,10 +161,12 @@ class BatchStream:
             state: the position from which to resume.
             batches_per_epoch: the batches that count as one pass for epochs; by default those of a pass. Shards of
                 different sizes have the same epochs, so that all workers have the same learning rate.
+            unit: the samples by which positions count; by default those of a batch, whose size does not change then.
         """
         assert len(samples) >= batch_size
         self._samples = samples
-        self._batch_size = batch_size
+        self.batch_size = self._usual = batch_size
+        self._unit = unit or batch_size
         self._normalise = normalise
         self._generators = generators
         self._augment = augment
@@ -189,11 +197,21 @@ class BatchStream:
         return self
 
     def __next__(self) -> Batch:
-        if self._state.position == self.batches_per_pass:
+        passes, rest = divmod(self.batch_size, len(self._samples))
+        parts = [self._take(size) for size in (*[len(self._samples)] * passes, *([rest] if rest else []))]
+        if len(parts) == 1:
+            return parts[0]
+        inputs, labels = zip(*parts, strict=True)
+        return np.concatenate(inputs), np.concatenate(labels)
+
+    def _take(self, size: int) -> Batch:
+        """Return the next samples, all of one pass."""
+        if self._state.position * self._unit + size > len(self._samples):
             self._state = StreamState(self._state.passes + 1, 0)
             self._begin_pass()
-        here = slice(self._state.position * self._batch_size, (self._state.position + 1) * self._batch_size)
-        self._state = StreamState(self._state.passes, self._state.position + 1)
+        start = self._state.position * self._unit
+        here = slice(start, start + size)
+        self._state = StreamState(self._state.passes, self._state.position + size // self._unit)
         batch = self._samples.take(self._order[here])
         images = batch.images
         if self._augment:
@@ -202,7 +220,7 @@ class BatchStream:
 
     def draw(self, number: int) -> Batch:
         """Return the random batch with this number, not augmented; the position of the stream does not change."""
-        chosen = self._generators(f"draw/{number}").choice(len(self._samples), self._batch_size, replace=False)
+        chosen = self._generators(f"draw/{number}").choice(len(self._samples), self._usual, replace=False)
         batch = self._samples.take(chosen)
         return self._normalise(batch.images), batch.labels.reshape(-1)
 
@@ -214,5 +232,5 @@ class BatchStream:
         """
         order = self._generators("sweep").permutation(len(self._samples))
         for number in range(self.batches_per_pass):
-            batch = self._samples.take(order[number * self._batch_size : (number + 1) * self._batch_size])
+            batch = self._samples.take(order[number * self._usual : (number + 1) * self._usual])
             yield self._normalise(batch.images), batch.labels.reshape(-1)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
-from hpcps.execution.resume import Resume, restore_role
+from hpcps.execution.resume import Resume, restore_role, take_over_residual
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, replicas_of, role_facts, spread
 from hpcps.execution.simulation.driver import Simulation
@@ -100,6 +100,7 @@ def run_in_process(
                 role = make_role(run, role_of, resources, 0 if seat.stands_by else incarnation)
                 if part and not incarnation and (problem := restore_role(role, part)):
                     raise RunError(problem)
+                take_over_residual(role, directory, run)
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise

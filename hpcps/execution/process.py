@@ -23,7 +23,7 @@ from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
 from hpcps.execution.observer import Observer
 from hpcps.execution.process_context import ProcessContext, compare, tracing
-from hpcps.execution.resume import Resume, lines_before, restore_role
+from hpcps.execution.resume import Resume, lines_before, restore_role, take_over_residual
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
 from hpcps.execution.standby.seats import RecordFile, make_driver
@@ -217,6 +217,7 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
             with _confined():
                 resources = Resources(private, private, private, context.threads, evaluations)
                 role = make_role(context.run, peer, resources, 0 if context.seat.stands_by else number)
+            take_over_residual(role, context.directory, context.run)
             decides = record_file(context.directory.path, str(SERVER_0))
             attempt = max(1, last_attempt(decides))
             lines = lines_before(context.directory, context.run, peer, attempt)

@@ -16,6 +16,7 @@ from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import last_attempt
 from hpcps.roles.events import Role
+from hpcps.roles.replacement import Replacement
 from hpcps.spec.schema import Run
 
 
@@ -102,6 +103,17 @@ class Resume:
         owed = {k: v for each in there for k, v in self._checkpoints.read(position, each).state.facts["quorum"].items()}
         return replace(part, state=replace(part.state, facts={**part.state.facts, "quorum": owed}))
 
+    def own_part(self, position: int, peer: Peer) -> State | None:
+        """Return the state that a role has written into a checkpoint; None if it has written none, because it was lost.
+
+        Raises:
+            RunError: the checkpoint cannot be used.
+        """
+        self._checkpoints.check(position, self._run_id, self._everyone, self._replaceable)
+        if not self._checkpoints.has(position, str(peer)):
+            return None
+        return self._checkpoints.read(position, str(peer)).state
+
     def _part_of_lost(self, position: int, peer: Peer) -> CheckpointPart:
         """Return the part of a lost process.
 
@@ -142,6 +154,29 @@ def lines_before(directory: RunDirectory, run: Run, worker: Peer, attempt: int) 
         for position in directory.checkpoints.positions()[:1]:
             return Resume(directory, run, (worker,)).part(position, worker).record
     return Prefix(0)
+
+
+def take_over_residual(role: Role, directory: RunDirectory, run: Run) -> None:
+    """Have the replacement of a worker begin with the residual and the momentum that it had at its last checkpoint.
+
+    That is the newest usable one with a part of the worker: those made in its absence have none, and it has sent
+    nothing since. If there is none, both stay zero.
+
+    Args:
+        role: a role that may be such a replacement.
+        directory: the folder of the run.
+        run: the run.
+    """
+    if not isinstance(role, Replacement) or role.peer.role != "worker" or run.survive.residual == "zero":
+        return
+    search, tried = Resume(directory, run, ()), set[int]()
+    # Again and again, because a checkpoint may be removed, after a newer one is complete.
+    while left := [position for position in directory.checkpoints.positions() if position not in tried]:
+        tried.add(left[0])
+        with suppress(HpcpsError):
+            if (part := search.own_part(left[0], role.peer)) is not None:
+                role.take_over(left[0], part)
+                return
 
 
 def restore_role(role: Role | None, part: CheckpointPart | None) -> str:

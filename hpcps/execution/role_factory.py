@@ -99,12 +99,15 @@ def replicas_of(run: Run) -> Replicas | None:
 def role_facts(run: Run, role: Role) -> dict[str, object]:
     """Return what the first line of a role's record states in every run.
 
-    It has `memory_format`, that of the images and kernels, if hpcps chooses it; and `class`, if the worker has one.
+    It has `memory_format`, that of the images and kernels, if hpcps chooses it; `class`, if the worker has one; and
+    `residual_from`, if a replacement begins with what a checkpoint has.
     """
     peer, device = role.peer, role.device
     facts: dict[str, object] = {"transport": run.transport.kind, "threads": run.train.threads, "device": device}
     if peer.role not in ("server", "adversary") and run.model.backend == "torch":
         facts["memory_format"] = run.model.memory_format(device)
+    if isinstance(role, Replacement) and role.residual_from is not None:
+        facts["residual_from"] = role.residual_from
     own = run.heterogeneity.class_of(peer.role, peer.index)
     return facts if own is None else facts | {"class": own.name}
 

@@ -53,6 +53,7 @@ class Attempt:
         ended: whether the process finished, or was suspended at a checkpoint: its record has all lines.
         lost: whether the run went on without the process.
         truncated: whether the run finished with this attempt, but the record does not state that the process did.
+        starts_at: its first line, and its file.
         after_last: the line after the last of the attempt.
         failure: the error that ended the process; None if none did.
         compared: the number of lines that a replay has written, too.
@@ -91,6 +92,7 @@ class Attempt:
         self.position = position
         self._name = f"{file.parent.name}/{file.name}"
         self._order = deque((name, number) for number, line in lines for name in line.get("order", ()))
+        self.starts_at = self._line(first)
         self.after_last = self._line(first + len(lines) + 1)
         final = lines[-1][1] if lines else {}
         reason = final.get("reason") if final.get("event") == "end" else None

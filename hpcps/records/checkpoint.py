@@ -148,28 +148,41 @@ class Checkpoints:
         Raises:
             RunError: it is missing or was changed, or the record of the process lacks lines that it counts.
         """
-        path = self._folder(position) / f"{process}.npz"
-        try:
-            content = read_bytes(path)
-        except InputError as error:
-            raise self._rejected(position, f"{path.name} cannot be read: {error.reason}") from error
+        content = self._content(position, process)
         if hashlib.sha256(content).hexdigest() != self._manifest(position).get("parts", {}).get(process):
-            raise self._rejected(position, f"{path.name} is damaged: its checksum differs from the manifest")
+            raise self._rejected(position, f"{process}.npz is damaged: its checksum differs from the manifest")
+        part = self._part(position, process, content)
+        self._check_record(position, process, part.record)
+        return part
+
+    def state(self, position: int, process: str) -> State:
+        """Return the state in the part of a process, also of a checkpoint that is not complete.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        return self._part(position, process, self._content(position, process)).state
+
+    def _content(self, position: int, process: str) -> bytes:
+        try:
+            return read_bytes(self._folder(position) / f"{process}.npz")
+        except InputError as error:
+            raise self._rejected(position, f"{process}.npz cannot be read: {error.reason}") from error
+
+    def _part(self, position: int, process: str, content: bytes) -> CheckpointPart:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 if sum(entry.file_size for entry in file.zip.infolist()) > len(content):
                     raise ValueError("it is compressed")
                 arrays = {name: file[name] for name in file.files}
-            stated = parse_json(path.name, arrays.pop(_FACTS).tobytes())
+            stated = parse_json(f"{process}.npz", arrays.pop(_FACTS).tobytes())
             match stated:
                 case {"facts": dict(facts), "lines": int(), "elapsed": int(elapsed) | float(elapsed)}:
-                    part = CheckpointPart(State(arrays, facts), _prefix(stated), elapsed)
+                    return CheckpointPart(State(arrays, facts), _prefix(stated), elapsed)
                 case _:
                     raise ValueError("it lacks facts, lines or elapsed")
         except Exception as error:  # a damaged archive can raise anything
-            raise self._rejected(position, f"{path.name} has invalid content: {message_of(error)}") from error
-        self._check_record(position, process, part.record)
-        return part
+            raise self._rejected(position, f"{process}.npz has invalid content: {message_of(error)}") from error
 
     def record_of(self, position: int, process: str) -> Prefix:
         """Return the lines that the record of a process without a part has now; all of them stay valid.

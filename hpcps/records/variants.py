@@ -182,10 +182,11 @@ def _settings(spec: Mapping[str, Any], swept: Sequence[str]) -> dict[str, object
     """Return all other values of a run that can change its curve, without the seed."""
     flat = flatten(spec.get("run") or {})
     simulated = flat.get("simulation.kind", "none") != "none"
+    remembers = flat.get("survive.residual") == "checkpoint"
     return {
         key: value
         for key, value in flat.items()
-        if key != "seed" and affects_results(key, simulated=simulated) and not _is_part(key, swept)
+        if key != "seed" and affects_results(key, simulated=simulated, remembers=remembers) and not _is_part(key, swept)
     }
 
 

@@ -120,6 +120,7 @@ class Compute:
         task: `train`, `evaluate`, `combine`, `pack`, `craft`, `audit` or `adopt`; the record accounts the time to it.
         work: what to run.
         steps: the number of its local steps, for the clock of a simulation.
+        load: the samples of each of them as a multiple of the usual number, for that clock.
         elements: the number of elements of models or updates that it reads, for the clock of a simulation.
         slowdown: the factor on the time that it takes.
         least: the imposed time: it ends no sooner than so many seconds after its start; excludes a slowdown.
@@ -128,6 +129,7 @@ class Compute:
     task: str
     work: Callable[[], Any]
     steps: int = 0
+    load: float = 1.0
     elements: int = 0
     slowdown: float = 1.0
     least: float = 0.0

@@ -63,6 +63,7 @@ class LocalSteps:
         if self._may_miss and train.abandon and peer != roster.coordinator:
             sources = roster.possible_combiners_of(run, peer.index)
             self.asks = AbandonableSteps(sources, train.steps_per_round, self.task, after)
+        self._usual_batch, self._load = run.batch_size(peer.role, peer.index), 1.0
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self._overrun = 0
@@ -76,7 +77,12 @@ class LocalSteps:
         slowdown = self._speed.slowdown(range(done, done + steps), self._trainer.steps_per_epoch)
         least = steps * (self._speed.seconds or 0.0)
         take = self._trainer.skip if self._diverged else self._take
-        return Compute("train", partial(take, steps), steps=steps, slowdown=slowdown, least=least)
+        return Compute("train", partial(take, steps), steps=steps, load=self._load, slowdown=slowdown, least=least)
+
+    def take_batches(self, samples: int) -> None:
+        """Take so many samples in each step from now on."""
+        self._trainer.batch_size = samples
+        self._load = samples / self._usual_batch
 
     def begin(self, round: int, *, in_segments: bool) -> Iterator[Effect]:
         """Begin the steps of a round; the coordinator takes them in segments, between which its own epochs end."""

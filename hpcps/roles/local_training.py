@@ -280,6 +280,10 @@ class LocalTraining:
         else:
             yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._steps.next_segment)
 
+    def take_batches(self, samples: int) -> None:
+        """Take so many samples in each local step from now on."""
+        self._steps.take_batches(samples)
+
     @property
     def abandoned(self) -> int | None:
         """The local steps after which the role abandoned the round; None if it did not."""

@@ -26,6 +26,7 @@ class ModelInbox:
         progress: the epochs so far, such as 3.4, with a policy of local steps; else 0.
         round: the round or request of the model.
         validators: those that get the model, if its messages say it; see `ModelPartition`.
+        workers: likewise.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ModelInbox:
         self.version = self.position = self.round = self.epoch = 0
         self.progress = 0.0
         self.validators: tuple[int, ...] | None = None
+        self.workers: tuple[int, ...] | None = None
         self._misses_rounds = misses_rounds
 
     @property
@@ -130,6 +132,7 @@ class ModelInbox:
         if isinstance(model, ModelPartition):
             self.progress = self.progress if model.progress is None else model.progress
             self.validators = self.validators if model.validators is None else model.validators
+            self.workers = self.workers if model.workers is None else model.workers
         self.round, (self.position, self.version) = of, place
         self._came[shard] += 1
 

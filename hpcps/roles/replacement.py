@@ -11,6 +11,7 @@ from hpcps.protocol.received import Lost, Received, Replaced
 from hpcps.protocol.roster import Roster
 from hpcps.roles.events import Effect, Event, Finish, Record, Send, SetDeadline, Start
 from hpcps.roles.messaging_role import MessagingRole
+from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
 
 
@@ -105,6 +106,9 @@ class Replacement(MessagingRole):
     """Waits until a combiner says where it begins, and keeps what comes before; then it is a role like any other.
 
     Messages have the name of a role, so some that come were for a predecessor.
+
+    Attributes:
+        residual_from: the position of the checkpoint whose residual and momentum it begins with; None if they are zero.
     """
 
     def __init__(self, role: ReplaceableRole, run: Run, deciders: tuple[Peer, ...], incarnation: int) -> None:
@@ -121,6 +125,7 @@ class Replacement(MessagingRole):
         self._role, self._deciders, self._incarnation = role, deciders, incarnation
         self._coordinator = Roster.of(run).coordinator
         self._early: list[Event] = []
+        self.residual_from: int | None = None
         self._first: int | None = None
         # The partitions of models that the servers have sent it, and those of the last model.
         self._models: set[tuple[Peer, int]] = set()
@@ -134,6 +139,12 @@ class Replacement(MessagingRole):
     def restore(self, state: State) -> None:
         """It begins where its predecessor was, and resumes from no checkpoint."""
         raise AssertionError(f"{self.peer} is a replacement")
+
+    def take_over(self, position: int, part: State) -> None:
+        """Begin with what a predecessor, a worker, had at the checkpoint at this position."""
+        assert isinstance(self._role, Worker), "others begin anew"
+        self._role.take_over(part)
+        self.residual_from = position
 
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:

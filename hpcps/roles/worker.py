@@ -66,6 +66,11 @@ class Worker(TrainingRole):
             self._packer.go_to(place)
         self._training.resume(round, 0)
 
+    def take_over(self, part: State) -> None:
+        """Begin with the residual and the momentum of a lost worker, as its part of a checkpoint has them."""
+        self._packer.memory.restore(part.part("packer").arrays)
+        self._trainer.restore_optimizer(part.part("trainer"))
+
     def position(self) -> Position | None:
         """Return where a replacement goes on after the present update, if the run survives the loss of workers."""
         return {"data": self._trainer.position(), **self._packer.position()} if self._run.survive.workers else None

@@ -37,11 +37,23 @@ IRRELEVANT = frozenset(
 TIMED = frozenset({"transport.partition"})
 """Those of `IRRELEVANT` that affect the simulated time, which is a result of a simulation."""
 
+REMEMBERED = frozenset({"checkpoint.every", "checkpoint.rounds", "checkpoint.keep"})
+"""Those of `IRRELEVANT` that affect results with `survive.residual = "checkpoint"`: replacements begin with what a
+checkpoint has."""
+
 
 @cache
-def affects_results(key: str, *, simulated: bool) -> bool:
-    """Tell whether a dotted key affects the results of a run."""
+def affects_results(key: str, *, simulated: bool, remembers: bool = False) -> bool:
+    """Tell whether a dotted key, or one of its table, affects the results of a run.
+
+    Args:
+        key: the key.
+        simulated: whether the run has a simulation.
+        remembers: whether its replacements begin with what a checkpoint has.
+    """
     if simulated and key in TIMED:
+        return True
+    if remembers and any(each == key or each.startswith(f"{key}.") for each in REMEMBERED):
         return True
     key = key.partition("[")[0]  # of a list
     return not any(key == name or key.startswith(f"{name}.") for name in IRRELEVANT)
@@ -71,7 +83,8 @@ def run_id(run: Run, shared: Shared | None = None) -> str:
 def _changes(table: Config, prefix: str, run: Run, shared: Shared) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     derived, simulated = run.derived(), not isinstance(run.simulation, NoSimulation)
-    for key in _keys(type(table), prefix, simulated=simulated):
+    remembers = run.survive.residual == "checkpoint"
+    for key in _keys(type(table), prefix, simulated=simulated, remembers=remembers):
         value = getattr(table, key.name)
         value = value.same_results() if isinstance(value, Config) else value
         if value is key.default or value == key.default:
@@ -87,7 +100,9 @@ def _changes(table: Config, prefix: str, run: Run, shared: Shared) -> dict[str, 
         if not isinstance(value, Config):
             changes[key.name] = _canonical(value)
             continue
-        inner = shared.of(value, (path, simulated, *derived.items()), partial(_changes, value, path, run, shared))
+        inner = shared.of(
+            value, (path, simulated, remembers, *derived.items()), partial(_changes, value, path, run, shared)
+        )
         tag = getattr(value, key.tag, key.usual)
         tagged = inner if tag == key.usual else {**inner, key.tag: tag}
         if tagged:
@@ -109,12 +124,12 @@ class _Key(NamedTuple):
 
 
 @cache
-def _keys(table: type[Config], prefix: str, *, simulated: bool) -> list[_Key]:
+def _keys(table: type[Config], prefix: str, *, simulated: bool, remembers: bool) -> list[_Key]:
     found = []
     for name, field in table.model_fields.items():
         kind = next((each.kind for each in field.metadata if isinstance(each, OneOf)), None)
         tag = kind.tag if kind else str(field.discriminator or "")
-        if affects_results(prefix + name, simulated=simulated):
+        if affects_results(prefix + name, simulated=simulated, remembers=remembers):
             usual = kind.default if kind else ""
             found.append(_Key(name, field.default, tag, kind is not None and kind.shorthand, usual))
     return found

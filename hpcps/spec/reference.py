@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpcps.spec.file_schema import file_schema
-from hpcps.spec.identity import IRRELEVANT, TIMED
+from hpcps.spec.identity import IRRELEVANT, REMEMBERED, TIMED
 from hpcps.spec.keys import Key, Table, expects, plain, root
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS, Derived
 from hpcps.spec.search import search_table
@@ -92,8 +92,11 @@ def _presets() -> Iterator[str]:
 
 def _identity() -> Iterator[str]:
     yield "### Keys that do not affect a run's id\n"
-    timed = ", ".join(f"`{key}`" for key in sorted(TIMED))
-    yield ", ".join(f"`{key}`" for key in sorted(IRRELEVANT)) + f". With a `simulation`, {timed} affects it.\n"
+    timed, remembered = (", ".join(f"`{key}`" for key in sorted(keys)) for keys in (TIMED, REMEMBERED))
+    yield (
+        ", ".join(f"`{key}`" for key in sorted(IRRELEVANT)) + f". With a `simulation`, {timed} affects it; with "
+        f'`survive.residual = "checkpoint"`, so do {remembered}.\n'
+    )
 
 
 def _default(key: Key) -> str:

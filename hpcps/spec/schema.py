@@ -212,7 +212,10 @@ class Validation(Config):
 
 
 class Checkpoint(Config):
-    """When a run writes checkpoints, from which it resumes after an interruption; results do not depend on them."""
+    """When a run writes checkpoints, from which it resumes after an interruption.
+
+    Results do not depend on them, unless `survive.residual` is "checkpoint".
+    """
 
     every: int = Field(
         10,
@@ -292,6 +295,16 @@ class Survive(Config):
         (),
         description="Hosts for the replacements of the processes of hosts that are gone, in this order; others are "
         "replaced on their own host.",
+    )
+    residual: Literal["zero", "checkpoint"] = Field(
+        "zero",
+        description="With what the replacement of a worker begins: without residual and momentum, or with those that "
+        "the worker had at its last checkpoint.",
+    )
+    batch: Literal["own", "constant"] = Field(
+        "own",
+        description="The samples of a local step while workers are absent, synchronous: each of the others takes its "
+        "own, or also its part of theirs, so that all together take as many as before.",
     )
 
 
@@ -431,6 +444,11 @@ class Run(Config):
     def misses_rounds(self) -> bool:
         """Whether a round may close without a worker: it is late, or lost."""
         return self.has_quorum or (self.survive.workers and self.train.mode == "sync")
+
+    @property
+    def shares_batches(self) -> bool:
+        """Whether workers take the samples of those that are absent."""
+        return self.survive.workers and self.survive.batch == "constant"
 
     @property
     def audits(self) -> bool:

@@ -53,6 +53,7 @@ def build_trainer(run: Run, role: str, index: int) -> Trainer:
         partial(seeds.generator, run.seed, role, index),
         augment=bool(data.augment),
         batches_per_epoch=size // run.epoch_batch(role, index),
+        unit=1 if run.shares_batches else None,
     )
     return trainer_of(run.model.backend, run.train.threads)(
         run.model,

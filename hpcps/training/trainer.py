@@ -101,8 +101,12 @@ class Trainer(Evaluator):
 
     @property
     def batch_size(self) -> int:
-        """Samples per step."""
-        return self._train.batch_size
+        """Samples per step, from the next one on."""
+        return self._stream.batch_size
+
+    @batch_size.setter
+    def batch_size(self, samples: int) -> None:
+        self._stream.batch_size = samples
 
     @property
     def steps_per_epoch(self) -> int:
@@ -140,13 +144,17 @@ class Trainer(Evaluator):
         self._restore_optimizer(state.part("optimizer"))
 
     def position(self) -> list[int]:
-        """Return the number of steps, and the position in the data: passes, and batches of the pass."""
+        """Return the number of steps, and the position in the data; see `StreamState`."""
         return [self._steps_done, *astuple(self._stream.state)]
 
     def go_to(self, position: Sequence[int]) -> None:
         """Go on from such a position: the learning rate, and the batches that follow, are those after it."""
         self._steps_done = position[0]
         self._stream.restore(StreamState(*position[1:]))
+
+    def restore_optimizer(self, state: State) -> None:
+        """Go on with the optimizer of a state of this trainer, such as its momentum; all else stays as it is."""
+        self._restore_optimizer(state.part("optimizer"))
 
     @abstractmethod
     def _optimizer_state(self) -> State:

@@ -4,7 +4,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
@@ -25,9 +25,9 @@ def numbered(count):
 START = StreamState()
 
 
-def stream(count=50, *, batch=8, augment=False, state=START, seed=1):
+def stream(count=50, *, batch=8, augment=False, state=START, seed=1, unit=None):
     generators = partial(seeds.generator, seed, "worker", 0)
-    return BatchStream(numbered(count), batch, Normaliser(CIFAR), generators, augment=augment, state=state)
+    return BatchStream(numbered(count), batch, Normaliser(CIFAR), generators, augment=augment, state=state, unit=unit)
 
 
 @given(count=st.integers(1, 60), batch=st.integers(1, 20))
@@ -60,6 +60,37 @@ def test_a_stream_is_reproducible_and_resumes_from_its_state(augment):
         assert np.array_equal(labels, resumed_labels)
     assert whole.state == StreamState(3, 2)
     assert not np.array_equal(next(stream(seed=2))[1], next(stream())[1])
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 12), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8), augment=st.booleans())
+def test_batches_of_changing_sizes_use_no_sample_twice_in_a_pass(count, sizes, augment):
+    """A batch that does not fit into what is left of a pass begins the next one, and one larger than that goes on."""
+    varying, passes = stream(count, batch=1, unit=1, augment=augment), {}
+    for size in sizes:
+        state, before = varying.state, varying.state.passes
+        varying.batch_size = size
+        images, labels = next(varying)
+        assert (len(images), len(labels)) == (size, size)
+        for number in range(before, varying.state.passes + 1):
+            passes.setdefault(number, [])
+        first = before if state.position + min(size, count) <= count else before + 1
+        for number, start in enumerate(range(0, size, count)):
+            passes.setdefault(first + number, []).extend(labels[start : start + count])
+        again = stream(count, batch=1, unit=1, augment=augment, state=state)
+        again.batch_size = size
+        assert np.array_equal(next(again)[0], images)
+    for labels in passes.values():
+        assert len({*labels}) == len(labels)
+
+
+@settings(deadline=None)
+@given(count=st.integers(8, 40), batches=st.integers(1, 8))
+def test_positions_in_samples_give_the_same_batches(count, batches):
+    usual, other = stream(count), stream(count, unit=1)
+    for _ in range(batches):
+        assert np.array_equal(next(usual)[0], next(other)[0])
+    assert other.state == StreamState(usual.state.passes, 8 * usual.state.position)
 
 
 def test_images_are_normalised_by_channel():

@@ -117,6 +117,39 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(
     assert "record lines of 3 attempts are equal" in capsys.readouterr().out
 
 
+def test_a_replacement_begins_with_the_residual_of_the_last_checkpoint(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeps = ("--set", "communication.compression={kind='topk', k=0.1}", "--set", "survive.residual=checkpoint")
+    paced = ("--set", 'heterogeneity.classes=[{name="paced", workers=[0, 1, 2], seconds=0.05}]')
+    play = start(*SURVIVING, *keeps, *paced, "--set", "checkpoint.rounds=20", "--set", "train.optimizer.momentum=0.9")
+    play.until()
+    within(60, lambda: len(lines(play, "checkpoint")) > 1, "two checkpoints")
+    lost, _ = kill_and_replace(play, "worker-1")
+    (replaced,) = (line for line in lines(play, "start", "worker-1") if line.get("incarnation"))
+    assert 0 < replaced["residual_from"] <= lost["round"]
+    assert_stops_whole(play)
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 1 attempt are equal" in capsys.readouterr().out
+
+
+def test_the_others_take_the_samples_of_a_lost_worker(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paced = ("--set", 'heterogeneity.classes=[{name="paced", workers=[0, 1, 2], seconds=0.05}]')
+    play = start(*SURVIVING, *paced, "--set", "survive.batch=constant")
+    play.until()
+    lost, replaced = kill_and_replace(play, "worker-1")
+    assert_stops_whole(play)
+    for process in ("worker-0", "worker-2"):
+        samples = {line["round"]: line["samples"] for line in lines(play, "round", process)}
+        absent = range(int(str(lost["round"])) + 1, int(str(replaced["first"])))
+        assert absent
+        assert {number for number, taken in samples.items() if taken == 48} == {*absent}, "48 = 32 + 32 / 2"
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 1 attempt are equal" in capsys.readouterr().out
+
+
 ASYNCHRONOUS = ("--set", "train.mode=async", "--set", "validation.rule.kind=naive_async")
 
 

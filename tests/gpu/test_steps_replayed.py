@@ -167,6 +167,19 @@ def test_a_rate_that_changes_needs_no_other_recording(kind):
     assert other.replays == [27 - WARM_UP]
 
 
+def test_batches_of_another_size_are_not_replayed(kind):
+    """Those of a worker while others are absent; also if the first ones are of such a size."""
+    one, other = kind.pair()
+    for trainer in (one, other):
+        trainer._stream._unit = 1
+    for samples, steps in ((25, WARM_UP + 1), (None, WARM_UP + 2), (27, 1), (None, 1)):
+        for trainer in (one, other):
+            trainer.batch_size = samples or trainer._train.batch_size
+        assert one.train(steps) == other.train(steps)
+        same(one, other)
+    assert other.replays == [3]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_a_recording_outlives_a_restored_state(kind, optimizer):

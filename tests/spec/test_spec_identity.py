@@ -180,9 +180,13 @@ def having(table: Any, path: list[str], value: object) -> Any:
     return table.model_copy(update={name: having(getattr(table, name), rest, value) if rest else value})
 
 
-@pytest.mark.parametrize("simulation", [{"kind": "none"}, MODELLED], ids=["real", "simulated"])
-def test_a_key_makes_another_variant_if_and_only_if_it_makes_another_run(simulation: dict[str, object]) -> None:
-    run = build(simulation=simulation, attack={"kind": "negative"})
+@pytest.mark.parametrize(
+    "tables",
+    [{}, {"simulation": MODELLED}, {"survive": {"workers": True, "residual": "checkpoint"}}],
+    ids=["real", "simulated", "with residuals of checkpoints"],
+)
+def test_a_key_makes_another_variant_if_and_only_if_it_makes_another_run(tables: dict[str, object]) -> None:
+    run = build(attack={"kind": "negative"}, **tables)
     keys = [*flatten(run.model_dump(mode="json"))]
     assert {"transport.shared_memory", "train.mps", "checkpoint.every", "validation.rule.kind", "seed"} <= {*keys}
     wrong = []

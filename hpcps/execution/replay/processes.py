@@ -23,6 +23,8 @@ from hpcps.records.evaluation import DIED
 from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.evaluator import EvaluatorRole
+from hpcps.roles.events import Role
+from hpcps.roles.replacement import Replacement
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
@@ -100,6 +102,7 @@ class Processes:
         if incarnation:
             file = record_file(directory.path, str(peer))  # there is none if no predecessor wrote a line
             part = CheckpointPart(State(), prefix_of(file) if file.exists() else Prefix(0), 0.0)
+            self._take_over_residual(role, attempt)
         elif self._position is not None and peer != EVALUATOR:
             part = Resume(directory, self._run, (peer,)).part(self._position, peer)
             if problem := restore_role(role, part):
@@ -121,6 +124,26 @@ class Processes:
         )
 
     # Lost processes and their replacements
+
+    def _take_over_residual(self, role: Role, attempt: Attempt) -> None:
+        """Have a replacement begin with what its record says, of a checkpoint of the replay.
+
+        Its predecessors have written all lines of their records, and so their parts. The checkpoint need not be
+        complete yet: server 0 may be behind.
+
+        Raises:
+            DifferenceError: the replay has no such part.
+        """
+        if (position := attempt.start.get("residual_from")) is None:
+            return
+        assert isinstance(role, Replacement), "it has the number of one"
+        try:
+            if role.peer.role != "worker" or not isinstance(position, int) or self._run.survive.residual == "zero":
+                raise RunError("no such process begins with what a checkpoint has")
+            role.take_over(position, self._directory.checkpoints.state(position, str(role.peer)))
+        except RunError as error:
+            what = f"`residual_from`: the record has {position!r}, which the replay cannot use: {error}"
+            raise DifferenceError(attempt.starts_at, what) from error
 
     def _go_on(self) -> bool:
         """Have killed processes compute what others got after their last recorded events; return if any can."""

@@ -214,7 +214,7 @@ class Process:
             case Send(_, message):
                 return costs.messages.send + costs.messages.byte * message.payload_bytes
             case Compute("train" | "audit"):
-                return sum(costs.step.draw(self._steps) for _ in range(effect.steps))
+                return effect.load * sum(costs.step.draw(self._steps) for _ in range(effect.steps))
             case Compute("evaluate"):
                 return costs.evaluate
             case Compute("pack"):

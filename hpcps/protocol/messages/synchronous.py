@@ -36,6 +36,8 @@ class ModelPartition(
             that it had counted when it sent this partition; else None.
         validators: with `survive.validators`, from server 0: the indices of the validators that get this model, in
             ascending order; they say who serves which worker, see `Roster.validator_of`. Else None.
+        workers: with `survive.batch = "constant"`, from server 0: the indices of the workers that get this model, in
+            ascending order; they take the samples of the others, see `shared_batches`. Else None.
         values: the elements of the partition, or what the compressor made of their difference.
     """
 
@@ -46,6 +48,7 @@ class ModelPartition(
     epoch: int | None = None
     progress: float | None = None
     validators: tuple[int, ...] | None = None
+    workers: tuple[int, ...] | None = None
     values: Vector
 
 
@@ -63,8 +66,8 @@ class Update(
         mask: the blocks of the partition that are sent `[B]`.
         position: with `survive.workers`, to the combiner that decides who is in a round: where the worker is after this
             update. Under `data`: the numbers of its local steps, of its passes over its shard, and of the batches of
-            the pass under way. Under the name of each random stream of the update, such as `skipping`: numbers that
-            only `go_to_positions` interprets. Else None.
+            the pass under way, or its samples with `survive.batch = "constant"`. Under the name of each random stream
+            of the update, such as `skipping`: numbers that only `go_to_positions` interprets. Else None.
         commitment: with audits, in the last partition: the SHA-256 of the worker's state after this update, see
             `Commitments`. Else None.
         values: these blocks, or what the compressor made of them.

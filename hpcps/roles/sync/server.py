@@ -333,7 +333,7 @@ class SyncServer(MessagingRole):
         model = ModelPartition(
             round=round, shard=self.peer.index, partition=number, flags=known.announcements.flags,
             epoch=known.announcements.epoch(round), progress=known.announcements.progress(),
-            validators=self._validators(), values=payload,
+            validators=self._validators(), workers=self._workers(readers), values=payload,
         )  # fmt: skip
         encoded = model
         if number in given.codes and not whole:
@@ -344,6 +344,12 @@ class SyncServer(MessagingRole):
     def _validators(self) -> tuple[int, ...] | None:
         """Return `ModelPartition.validators`."""
         return self._readers.validators if self._run.survive.validators and self.peer == SERVER_0 else None
+
+    def _workers(self, readers: Sequence[Peer]) -> tuple[int, ...] | None:
+        """Return `ModelPartition.workers`."""
+        if not self._run.shares_batches or self.peer != SERVER_0:
+            return None
+        return tuple(sorted(reader.index for reader in readers if reader.role == "worker"))
 
     def _finish_when_evaluated(self, known: _Known) -> Iterator[Effect]:
         """End; first wait for the last evaluation, because the replacement of the coordinator may need the model."""

@@ -28,6 +28,7 @@ from hpcps.roles.stages import SYNC_WORKER, Trigger
 from hpcps.roles.sync.audit import Commitments
 from hpcps.roles.sync.last_answer import LastAnswer
 from hpcps.roles.sync.partitions import PartitionSender
+from hpcps.roles.sync.shared_batches import samples_of
 from hpcps.roles.update.packer import Packed
 from hpcps.roles.worker import Worker
 from hpcps.spec.schema import Run
@@ -91,7 +92,7 @@ class SyncWorker(Worker):
             case Computed("adopt"):
                 if self._commitments is not None:
                     self._commitments.begin()
-                self._validators = self._training.inbox.validators
+                self._learn_who_is_there()
                 if self._answer is not None:
                     self._answer.begin(self.round, self._now)
                 yield from self._training.handle(event)
@@ -115,6 +116,13 @@ class SyncWorker(Worker):
                 yield from self.refuse(event.source, unwanted(event, "a worker"))
             case _:
                 yield from self._go_on(event)
+
+    def _learn_who_is_there(self) -> None:
+        """Take note of who has the model that is adopted, as it says."""
+        inbox = self._training.inbox
+        self._validators = inbox.validators
+        if inbox.workers is not None and Flag.LAST not in inbox.flags:
+            self._training.take_batches(samples_of(self._run, self.peer, inbox.workers, inbox.validators))
 
     def take_steps(self, steps: int) -> Progress:
         relabel = self._packer.attacker.relabel(self.round, self._training.epochs_over)

@@ -4,6 +4,8 @@
 - `training`: model, data, training and evaluation
 - `timing`: classes of workers, delays and simulated timing
 - `needs`: what keys and components need, compared with what the run offers
+- `need`: one of these needs
+- `survival`: what `[survive]` and simulated failures need
 """
 
 from __future__ import annotations

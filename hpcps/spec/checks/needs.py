@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 from hpcps.attacks import ClockAttack, Infinite, Nan
 from hpcps.compression import Compressor
@@ -11,32 +10,13 @@ from hpcps.optimizers import NoOptimizer
 from hpcps.registry import active
 from hpcps.rules import AsyncRule, FoolsGold, Rule
 from hpcps.rules.coordinate_wise import Average, Mean
+from hpcps.spec.checks.need import ATTACK, BATCHNORM, GLOBAL_LR, KIND, OPTIMIZER, QUORUM, RULE, STEPS, Need
+from hpcps.spec.checks.survival import survival_needs
 from hpcps.spec.device_buffers import obstacle
 from hpcps.spec.locate import Path
 from hpcps.spec.problems import BUFFER, EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
-
-KIND, RULE, ATTACK = ("transport", "kind"), ("validation", "rule"), ("attack", "kind")
-QUORUM, OPTIMIZER = ("train", "quorum"), ("server", "optimizer")
-STEPS, GLOBAL_LR, BATCHNORM = ("train", "local_steps"), ("train", "global_lr"), ("validation", "batchnorm")
-
-
-@dataclass(frozen=True)
-class Need:
-    """Something that a key needs.
-
-    Attributes:
-        path: the key.
-        what: what it needs: a word of `offers`.
-        message: why, and what to do where the run does not offer it.
-        involves: further keys that contribute to the need.
-    """
-
-    path: Path
-    what: str
-    message: str
-    involves: tuple[Path, ...] = ()
 
 
 def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
@@ -81,7 +61,7 @@ def unmet(run: Run) -> Iterator[Problem]:
         _transport,
         _policy,
         _quorum,
-        _survive,
+        survival_needs,
         _buffer,
         _audit,
         _rule,
@@ -208,101 +188,6 @@ def _quorum(run: Run) -> Iterator[Need]:
     elif "abandoned" in train.model_fields_set:
         message = "has an effect only with abandon = true: set that, or leave it out"
         yield Need(("train", "abandoned"), "", message, (("train", "abandon"),))
-
-
-def _survive(run: Run) -> Iterator[Need]:
-    failures = () if isinstance(run.simulation, NoSimulation) else run.simulation.failures
-    for number, failure in enumerate(failures):
-        path = ("simulation", "failures", number)
-        message = "a lost worker ends the run: set survive.workers = true, or leave it out"
-        yield Need(path, "survivors", message)
-        if not failure.at and failure.every is None:
-            yield Need(path, "", "has no times: set at, or every", (path,))
-        role, _, index = failure.process.partition("-")
-        workers, validators, servers = run.topology.workers, run.topology.validators, run.topology.servers
-        evaluators = run.topology.evaluators, ("topology", "evaluators")
-        counts = {"worker": (workers, WORKERS), "validator": (validators, VALIDATORS), "evaluator": evaluators}
-        count, key = counts.get(role, (servers, SERVERS))
-        if role in ("server", "standby"):
-            message = "a lost server ends the run: set survive.servers = true, or leave it out"
-            yield Need((*path, "process"), "surviving servers", message)
-        elif role in ("validator", "evaluator"):
-            message = f"a lost {role} ends the run: set survive.validators = true, or leave it out"
-            yield Need((*path, "process"), "surviving validators", message)
-            yield Need((*path, "process"), "validators", "there is no validator: use one, or leave it out")
-        elif failure.process == "worker-0" and not validators:
-            message = (
-                "worker-0 gives the initial weights and evaluates, and a run does not survive its loss: use another "
-            )
-            yield Need((*path, "process"), "", f"{message}worker, or topology.validators = 1", (VALIDATORS,))
-        elif failure.process == "worker" and workers < 2 and not validators:
-            message = "worker-0, the only worker, evaluates, and a run does not survive its loss: use more workers, or "
-            yield Need((*path, "process"), "", f"{message}topology.validators = 1", (WORKERS, VALIDATORS))
-        if index and int(index) >= count > 0:
-            message = f"there is no {failure.process}: use {role}-0 to {role}-{count - 1}"
-            yield Need((*path, "process"), "", message, (key,))
-    yield from _survive_validators(run)
-    if run.survive.servers:
-        yield Need(("survive", "servers"), "survivors", "needs workers = true, too: set that, or leave it out")
-    least = run.survive.min_workers
-    if not run.survive.workers:
-        if least is not None:
-            message = "has an effect only with workers = true: set that, or leave it out"
-            yield Need(("survive", "min_workers"), "survivors", message)
-        for name in sorted(run.survive.model_fields_set & {"after", "spares"}):
-            message = "has an effect only with workers = true: set that, or leave it out"
-            yield Need(("survive", name), "survivors", message)
-        return
-    if least is not None:
-        message = "in an asynchronous run nobody waits for a number of workers: leave it out"
-        yield Need(("survive", "min_workers"), "rounds", message)
-    if least is not None and run.shares and least > min(run.shares):
-        message = f"a combiner has {min(run.shares)} workers: use at most that many"
-        yield Need(("survive", "min_workers"), "", message, (WORKERS, VALIDATORS))
-    survivor, compressor = ("survive", "workers"), run.communication.compression
-    able = [name for name, other in active().of("transports").usable().items() if "replacements" in other.offers]
-    message = f"over it a run does not survive the loss of a worker: use one of {', '.join(able)}, or leave it out"
-    yield Need(survivor, "replacements", message)
-    if "after" in run.survive.model_fields_set:
-        message = "a process is silent only where roles are processes: leave it out; simulation.failures has noticed"
-        yield Need(("survive", "after"), "processes", message)
-    yield from _spares(run.survive.spares)
-    if "replacements" in run.transport.offers and not run.transport.replaces:
-        message = "acknowledgements are for connections that break, and a lost process has none: leave out one of both"
-        yield Need(survivor, "", message, (("transport", "resend"),))
-    yield Need(survivor, "workers", "the single-process baseline has none: leave it out")
-    if run.train.mode == "async":
-        message = "a lost worker may have sent its update to some servers only: use a validator, or one server"
-        yield Need(survivor, "whole updates", message)
-    message = f"with train.exchange = {quote(run.train.exchange)} every update passes through every worker"
-    yield Need(survivor, "servers", f'{message}: leave it out, or use exchange = "servers"')
-    message = "decides on the local steps of all workers together: use a number of local steps"
-    yield Need(survivor, "rounds of fixed steps", f"{run.train.policy.kind if run.train.policy else ''} {message}")
-    yield Need(survivor, "own attacks", f"{run.attack.kind} needs the updates of all workers: use another attack")
-    if run.validation.batchnorm == "averaged":
-        message = 'the statistics of all workers are averaged: use validation.batchnorm = "reestimated"'
-        yield Need(survivor, "", message, (BATCHNORM,))
-    if isinstance(compressor, Compressor) and compressor.memory == "ef21":
-        message = "combiners keep an estimate of each worker, which its replacement does not know: use another memory"
-        yield Need(survivor, "", message, (("communication", "compression", "memory"),))
-
-
-def _spares(spares: Sequence[str]) -> Iterator[Need]:
-    path = ("survive", "spares")
-    if spares:
-        yield Need(path, "processes", "only processes have hosts, which may be gone: leave it out")
-    if "localhost" in spares:
-        yield Need(path, "", "localhost is this machine, which runs hpcps: name other hosts", (path,))
-    if twice := sorted({host for host in spares if spares.count(host) > 1}):
-        yield Need(path, "", f"has {twice[0]} twice: name each host once", (path,))
-
-
-def _survive_validators(run: Run) -> Iterator[Need]:
-    if not run.survive.validators:
-        return
-    path = ("survive", "validators")
-    yield Need(path, "survivors", "needs workers = true, too: set that, or leave it out")
-    yield Need(path, "validators", "there are none: use a validator, or leave it out")
 
 
 def _audit(run: Run) -> Iterator[Need]:

@@ -17,21 +17,24 @@ Pass = Callable[[Tensor, Tensor], Tensor]
 
 
 class Step:
-    """Runs a network over batches of one size, forward and optionally backward.
+    """Runs a network over batches, forward and optionally backward.
 
     If the device can record (`compute_device.recorder`), it replays all passes after the first few: one launch
-    instead of some hundred. The optimizer is not part of the recording, because it takes only a few launches
-    on flat vectors, and because its learning rate and its momentum change, which would make the recording invalid.
+    instead of some hundred; but not those of batches of unusual size. The optimizer is not part of the recording,
+    because it takes only a few launches on flat vectors, and because its learning rate and its momentum change, which
+    would make the recording invalid.
     """
 
-    def __init__(self, model: TorchFlatModel, *, backward: bool) -> None:
+    def __init__(self, model: TorchFlatModel, batch_size: int, *, backward: bool) -> None:
         """Record nothing yet.
 
         Args:
             model: the network; the tensors of its parameters, gradient and statistics must not be replaced.
+            batch_size: the usual number of samples in a batch.
             backward: whether to compute the gradient of the mean loss, into `model.gradient`.
         """
         self._model = model
+        self._batch_size = batch_size
         self._backward = backward
         self._passes = 0
         self._replay: Pass | None = None
@@ -43,6 +46,8 @@ class Step:
             images: the samples `[b, *shape]`, on the device of the network.
             labels: `[b]`, on the same device.
         """
+        if len(images) != self._batch_size:
+            return self._compute(images, labels)
         if self._replay is None and self._passes >= WARM_UP and self._model.compute_device.recorder is not None:
             self._replay = self._record(self._model.compute_device.recorder, images, labels)
         self._passes += 1

@@ -38,8 +38,8 @@ class TorchTrainer(TorchNetwork, Trainer):
             network = build_network(model, facts, self.compute_device.device)
             self._model = TorchFlatModel(network, self.compute_device, channels_last=last)
             self._model.draw_weights(weights)
-        self._forward = Step(self._model, backward=False)
-        self._gradient = Step(self._model, backward=True)
+        self._forward = Step(self._model, self._train.batch_size, backward=False)
+        self._gradient = Step(self._model, self._train.batch_size, backward=True)
         matrices = self._model.hidden_matrices()
         if self._train.optimizer.name == "muon" and not matrices:
             raise fault(
