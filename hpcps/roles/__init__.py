@@ -14,7 +14,8 @@
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `asynchronous/`: server, validator, worker and adversary without rounds; the log of the servers
 - `collective/`: workers without servers: a ring, or Allreduce
-- `replacement`: how a combiner replaces a lost worker, and how the replacement begins
+- `losses`: how a role goes on without a lost process, and has its replacement take part
+- `replacement`: how the replacement of a lost process begins
 - `checks`: checks that a message must pass
 - `resources`: the part of a machine that a role may use
 - `checkpointing`: how the processes of a run write a checkpoint

@@ -23,8 +23,8 @@ from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.checks import unwanted, wrong_size
 from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
 from hpcps.roles.events import Computed, Effect, Event, Finish, Record, SaveEvaluation, Send, SetDeadline, Start
+from hpcps.roles.losses import record_loss
 from hpcps.roles.messaging_role import MessagingRole
-from hpcps.roles.replacement import record_loss
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Evaluation
 

@@ -13,7 +13,7 @@ from survive.test_lost_workers import STEP, survivors
 
 from hpcps.execution.replay.driver import ReplayDriver
 from hpcps.records.run_directory import RunDirectory
-from hpcps.roles.replacement import Positions
+from hpcps.roles.losses import Positions
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.spec.identity import run_id
 

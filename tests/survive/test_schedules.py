@@ -15,12 +15,13 @@ from executed import run_here
 from survive.test_every_moment import MODES, OF_SERVERS, PROCESSES, run_of
 
 from hpcps.execution import inprocess
+from hpcps.execution.simulation import failures as failures_of_simulations
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.seeds import generator
 from hpcps.spec.simulation import Modelled
 
-LATE, LATER = 1e4, 1e6
+LATE, LATER = 1e4, 1e5
 """Seconds after which nothing goes on any more in rounds; the slots of all messages of a run take some hundred."""
 
 SCALE = {"asynchronous": 0.01}
@@ -81,6 +82,7 @@ def play(mode, folder, schedule=None, *, servers=False):
     run = run.model_copy(update={"simulation": Modelled(failures=run.simulation.failures, hosts=2)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inprocess, "Simulation", Slots)
+        patch.setattr(failures_of_simulations, "_LOOK_AGAIN", 0.5)
         patch.setattr(Slots, "delayed", schedule.delayed if schedule else ())
         patch.setattr(Slots, "later", LATER * SCALE.get(mode, 1.0) ** 2)
         run_here(run, folder)

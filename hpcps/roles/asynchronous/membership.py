@@ -9,7 +9,7 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import EntryArrived, Peer
 from hpcps.protocol.received import Replaced
 from hpcps.roles.asynchronous.log import LogEntry
-from hpcps.roles.replacement import Positions
+from hpcps.roles.losses import Positions
 
 
 class AsyncMembership:

@@ -50,8 +50,8 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.losses import admit, record_loss
 from hpcps.roles.messaging_role import MessagingRole
-from hpcps.roles.replacement import admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.roles.weights import ALIKE, UpdateWeights

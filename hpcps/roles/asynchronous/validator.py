@@ -20,7 +20,7 @@ from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Start
-from hpcps.roles.replacement import Positions, admit, record_loss
+from hpcps.roles.losses import Positions, admit, record_loss
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole

@@ -16,7 +16,7 @@ from hpcps.protocol.received import Lost, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.events import Effect, Pause, Record, Send
-from hpcps.roles.replacement import Positions, admit, record_loss, take_part
+from hpcps.roles.losses import Positions, admit, record_loss, take_part
 from hpcps.roles.sync.membership import Membership
 from hpcps.roles.sync.partitions import WINDOW, Answer, PartitionCollector
 from hpcps.spec.schema import Run

@@ -51,9 +51,9 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.losses import admit
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.queries import QueryAnswers
-from hpcps.roles.replacement import admit
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import SYNC_SERVER, Stage, StageMachine, Trigger
 from hpcps.roles.sync.announcements import Announcements
