@@ -30,7 +30,7 @@ help:
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make docs       build the documentation into build/site"
 	@echo "make schema     write the generated references in docs/"
-	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (90 minutes)"
+	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (two hours)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
 	@echo "make peers      compare the rules and attacks with those of libraries on PyPI (minutes, needs a network)"
 	@echo "make byzfl-benchmark  repeat ByzFL's sample benchmark with ByzFL and hpcps (HOURS=4; goes on when called again)"

@@ -20,7 +20,7 @@ class Bar:
         wanted: the target, such as `≤ 0.50`.
         measured: the measured value, such as `0.43`.
         holds: whether the target is reached.
-        date: the date of the measurement, such as `2026-11-21`; `write` sets it.
+        date: the date of the measurement, such as `2026-11-21`; `write` sets it if it is empty.
     """
 
     what: str
@@ -41,10 +41,10 @@ class Bar:
 
 
 def write(results: Path, benchmark: str, bars: Sequence[Bar]) -> None:
-    """Write a benchmark's bars, with today's date, to the folder of results for the front page."""
+    """Write a benchmark's bars, with today's date unless they have one, to the folder of results for the front page."""
     folder = results / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    dated = [asdict(replace(bar, date=date.today().isoformat())) for bar in bars]
+    dated = [asdict(replace(bar, date=bar.date or date.today().isoformat())) for bar in bars]
     (folder / f"{benchmark}.json").write_text(json.dumps(dated, indent=1) + "\n")
 
 

@@ -1,212 +1,173 @@
-"""Measure the goodput of a run over ps-lite that loses a worker every few seconds, beside the same run undisturbed.
+"""Measure the goodput of runs that lose a process every few seconds, beside the same runs undisturbed.
 
-    .venv/bin/python benchmarks/survival.py --seconds 600 --every 15 --output benchmarks/results
+    .venv/bin/python benchmarks/survival.py --parts workers any --seconds 600 --every 15 --output benchmarks/results
 
-Eight workers, a validator and a server on this machine; a round takes about half a second, most of which is an imposed
-step time (`heterogeneity.classes.seconds`), so that ten processes fit few cores. `kill -9` ends a random worker every
-`--every` seconds. Goodput is the number of combined updates in `--seconds`, divided by that of the undisturbed run; the
-two take turns, `--repeats` times each. A recovery is the time from a kill to the end of the next round.
+Eight workers and what serves them on this machine; a round takes about half a second, most of which is an imposed step
+time (`heterogeneity.classes.seconds`), so that many processes fit few cores. Each part is two runs of `--seconds` that
+take turns, `--repeats` times each. What it measures is kept in `survival.json`, from which the page `survival.md` is
+written: parts that are not measured now stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import random
-import signal
-import statistics
-import subprocess
+import json
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from bars import Bar, write
+from bars import write
 from machine import Others, description
-from processes import ROOT, clean_up_on_sigterm
-
-from hpcps.records.files import read_lines
-from hpcps.records.goodput import goodput
-from hpcps.records.run_directory import RunDirectory
-
-WORKERS = 8
-EXPERIMENT = f"""
-name = "survival"
-[topology]
-servers = 1
-validators = 1
-workers = {WORKERS}
-[model]
-name = "cnn"
-[data]
-name = "digits"
-resize = 64
-[train]
-epochs = 100_000
-batch_size = 8
-local_steps = 1
-[[heterogeneity.classes]]
-name = "timed"
-workers = {WORKERS}
-seconds = 0.45
-[transport]
-kind = "pslite"
-[survive]
-workers = true
-"""
-GOODPUT, RECOVERY = 0.85, 1.0
-"""What is wanted: at least so much goodput, and at most so many seconds of the median recovery."""
+from processes import ROOT, NotHereError, clean_up_on_sigterm
+from survival_programs import CHECKPOINT_ROUNDS, ROLES, hpcps_run, torchft
+from survival_report import Measurement, Part, bars_of, page
+from survival_runs import Measured, Program, measure
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One run.
+class Comparison:
+    """Two programs that are compared.
 
     Attributes:
-        updates: the updates that were combined in the time.
-        kills: the workers that were killed in it.
-        recoveries: seconds from the end of a process to the end of the next round.
-        round: the median seconds of a round.
+        part: how it is reported.
+        base: returns the first program, of which nobody is killed.
+        other: returns the second one.
+        every: the usual seconds between two kills of processes of the second one; 0: nobody is killed.
     """
 
-    updates: int
-    kills: int
-    recoveries: tuple[float, ...]
-    round: float
+    part: Part
+    base: Callable[[], Program]
+    other: Callable[[], Program]
+    every: float
 
 
-def workers_of(launch: int) -> list[int]:
-    """Return the processes of the workers of a launch, without their guards."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            mine = f"SURVIVAL={launch}".encode() in (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mine and b"hpcps.execution" in words and words[-2:-1] == [b"worker"]:
-            found.append(int(entry.name))
-    return sorted(found)
+def _same(program: Callable[[], Program], part: Part, every: float = 15.0) -> Comparison:
+    return Comparison(part, program, program, every)
 
 
-def measure(folder: Path, seconds: float, every: float | None, seed: int) -> Measured:
-    """Execute the run for some seconds from its first round on, and kill a worker every few seconds."""
-    file = folder / "survival.toml"
-    file.write_text(EXPERIMENT)
-    mark = random.Random(f"{seed} {every}").randrange(1 << 30)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(folder)],
-        env={**os.environ, "SURVIVAL": str(mark)},
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "errors.txt").open("wb"),
-    )
-    try:
-        record = first_round(folder, process)
-        stream, kills, began = random.Random(seed), 0, time.monotonic()
-        start = read_lines(record).lines[-1]["time"]
-        while (passed := time.monotonic() - began) < seconds:
-            if every is not None and passed > (kills + 1) * every and (there := workers_of(mark)):
-                os.kill(stream.choice(there), signal.SIGKILL)
-                kills += 1
-            time.sleep(0.05)
-            if process.poll() is not None:
-                raise SystemExit(f"the run has ended:\n{(folder / 'errors.txt').read_text()}")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-    found = goodput(RunDirectory(record.parents[1]))
-    assert found is not None, "rounds may close without a worker"
-    inside = (found.times > start) & (found.times <= start + seconds)
-    updates = np.diff(found.updates, prepend=0)[inside]
-    return Measured(int(updates.sum()), kills, found.recoveries, float(np.median(np.diff(found.times[inside]))))
+RESTARTED = f"[checkpoint]\nrounds = {CHECKPOINT_ROUNDS}\n"
+COMPARISONS = {
+    "workers": _same(
+        partial(hpcps_run, "pslite", ["worker"]),
+        Part(
+            "Workers, over ps-lite",
+            "a worker is killed",
+            "A validator and a server; `survive.workers`.",
+            goodput=0.85,
+            recovery={"worker": 1.0},
+            rollback=False,
+        ),
+    ),
+    "any": _same(
+        partial(hpcps_run, "pslite", ROLES, 2),
+        Part(
+            "Any role but the scheduler, over ps-lite",
+            "a process of any role is killed",
+            "Two validators, two servers and their standbys; `workers`, `validators` and `servers` of `survive`. Each "
+            "kill is of a random role.",
+            goodput=0.75,
+            recovery={"worker": 1.0, "validator": 2.0, "server": 2.0},
+            rollback=False,
+        ),
+    ),
+    "standbys": Comparison(
+        Part(
+            "What standbys cost",
+            "",
+            "Two validators and two servers; `survive.workers` and `survive.validators`, without and with "
+            "`survive.servers`; nobody is killed.",
+            columns=("without standbys", "with standbys"),
+        ),
+        partial(hpcps_run, "pslite", ROLES[:2], 2),
+        partial(hpcps_run, "pslite", ROLES, 2),
+        0.0,
+    ),
+    "mpi": _same(
+        partial(hpcps_run, "mpi", (), 2, ("--retry", "100000"), RESTARTED),
+        Part(
+            "Any role, over MPI with restarts",
+            "",
+            "Two validators and two servers; `hpcps run --retry`, "
+            f"`checkpoint.rounds = {CHECKPOINT_ROUNDS}`: all processes start again, from the last checkpoint.",
+        ),
+        60.0,
+    ),
+    "torchft": _same(
+        torchft,
+        Part(
+            "A replica of torchft 0.2.0",
+            "",
+            "The same model and steps, with torchft's all-reduce of gradients over gloo: a replica for each worker, "
+            "and a lighthouse with the settings of torchft's README. A dead replica is started again at once. (With "
+            "its DistributedDataParallel all replicas end when one is lost.)",
+        ),
+    ),
+}
 
 
-def first_round(folder: Path, process: subprocess.Popen[bytes]) -> Path:
-    """Wait for the first round of the validator; return its record."""
-    while process.poll() is None:
-        for record in folder.glob("survival/runs/*/records/validator-0.jsonl"):
-            if any(line["event"] == "round" for line in read_lines(record).lines):
-                return record
-        time.sleep(0.05)
-    raise SystemExit(f"the run has ended:\n{(folder / 'errors.txt').read_text()}")
+def compare(comparison: Comparison, seconds: float, every: float, repeats: int) -> Measurement:
+    """Measure a part.
+
+    Raises:
+        NotHereError: one of the programs cannot run on this machine.
+    """
+    programs = comparison.base(), comparison.other()
+    others = Others()
+    base: list[Measured] = []
+    other: list[Measured] = []
+    for repeat in range(repeats):
+        for program, runs, pause in zip(programs, (base, other), (None, every or None), strict=True):
+            with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+                runs.append(measure(program, Path(folder), seconds, pause, repeat))
+            print(runs[-1], flush=True)
+    _, _, machine = description().partition(", ")
+    machine = f"{machine}; other programs used {others.cores():.1f} cores"
+    return Measurement(base, other, seconds, every, date.today().isoformat(), machine)
 
 
-def report(undisturbed: list[Measured], killed: list[Measured], seconds: float, every: float, others: float) -> str:
-    """Return the table."""
-    ratios, recoveries = ratios_of(undisturbed, killed), recoveries_of(killed)
-    each = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-    turns = "" if len(ratios) == 1 else f", {len(ratios)} times"
-    lines = [
-        "# Workers that are killed",
-        "",
-        f"{WORKERS} workers, a validator and a server over ps-lite on one machine; `kill -9` of a random worker every "
-        f"{every:g} s, for {seconds:g} s{turns}, after the same run undisturbed.",
-        f"{description()}; other programs used {others:.1f} cores. Written by `benchmarks/survival.py`.",
-        "",
-        "| | undisturbed | killed |",
-        "|---|---:|---:|",
-        f"| combined updates | {total(undisturbed)} | {total(killed)} |",
-        f"| kills | 0 | {sum(each.kills for each in killed)} |",
-        f"| median seconds of a round | {middle(undisturbed):.2f} | {middle(killed):.2f} |",
-        "",
-        f"Goodput: {statistics.mean(ratios):.3f} ({each}; bar {GOODPUT}). Seconds from the end of a process to the end "
-        f"of the next round: median {statistics.median(recoveries):.2f} (bar {RECOVERY:g}), largest "
-        f"{recoveries[-1]:.2f}.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def ratios_of(undisturbed: list[Measured], killed: list[Measured]) -> list[float]:
-    """Return the goodput of each pair of runs."""
-    return [k.updates / u.updates for u, k in zip(undisturbed, killed, strict=True)]
-
-
-def recoveries_of(killed: list[Measured]) -> list[float]:
-    """Return all recoveries, the shortest first."""
-    return sorted(recovery for each in killed for recovery in each.recoveries)
-
-
-def bars_of(undisturbed: list[Measured], killed: list[Measured], every: float) -> list[Bar]:
-    """Return the goodput and the median recovery."""
-    what, goodput = f"a worker is killed every {every:g} s", statistics.mean(ratios_of(undisturbed, killed))
-    recovery = statistics.median(recoveries_of(killed))
-    return [
-        Bar.at_least(f"{what}: updates over those of an undisturbed run", goodput, GOODPUT),
-        Bar.at_most(f"{what}: seconds until the next round ends, median", recovery, RECOVERY),
-    ]
-
-
-def total(runs: list[Measured]) -> int:
-    return sum(each.updates for each in runs)
-
-
-def middle(runs: list[Measured]) -> float:
-    return statistics.median(each.round for each in runs)
+def read(file: Path) -> dict[str, Measurement]:
+    """Read what was measured before."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    return {
+        name: replace(
+            Measurement(**each),
+            base=[Measured(**run) for run in each["base"]],
+            other=[Measured(**run) for run in each["other"]],
+        )
+        for name, each in found.items()
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="*", choices=list(COMPARISONS), default=list(COMPARISONS))
     parser.add_argument("--seconds", type=float, default=600.0, help="the length of each run (default: 600)")
-    parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills (default: 15)")
+    parser.add_argument("--every", type=float, help="seconds between two kills (default: 15; of mpi: 60)")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="the folder of results")
     args = parser.parse_args()
     clean_up_on_sigterm()
-    others = Others()
-    undisturbed: list[Measured] = []
-    killed: list[Measured] = []
     (ROOT / "build").mkdir(exist_ok=True)
-    for repeat in range(args.repeats):
-        for runs, every in ((undisturbed, None), (killed, args.every)):
-            with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-                runs.append(measure(Path(folder), args.seconds, every, repeat))
-            print(f"{'killed' if every else 'undisturbed'}: {runs[-1]}", flush=True)
-    text = report(undisturbed, killed, args.seconds, args.every, others.cores())
-    print(text)
-    (args.output / "survival.md").write_text(text)
-    write(args.output, "survival", bars_of(undisturbed, killed, args.every))
+    file = args.output / "survival.json"
+    parts = {name: comparison.part for name, comparison in COMPARISONS.items()}
+    for name in args.parts:
+        comparison = COMPARISONS[name]
+        print(f"{name}:", flush=True)
+        every = args.every if args.every and comparison.every else comparison.every
+        try:
+            found = compare(comparison, args.seconds, every, args.repeats)
+        except NotHereError as error:
+            print(f"left out: {error}")
+            continue
+        measured = {**read(file), name: found}
+        file.write_text(json.dumps({key: asdict(each) for key, each in measured.items()}, indent=1) + "\n")
+        (args.output / "survival.md").write_text(page(parts, measured))
+        write(args.output, "survival", bars_of(parts, measured))
+    print((args.output / "survival.md").read_text())
     return 0
 
 

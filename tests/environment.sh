@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV; as
 # .venv-frameworks, .venv-jax and .venv-tensorflow, one with frameworks on PyTorch, JAX or TensorFlow too; as
-# .venv-trackers, one with experiment trackers; or, as .venv-mxnet, one with MXNet.
+# .venv-trackers, one with experiment trackers; as .venv-torchft, one with torchft; or, as .venv-mxnet, one with MXNet.
 # Two MPIs in one environment overwrite each other; mpi4py takes the one of the environment that it runs in.
 set -eu
 
@@ -15,9 +15,10 @@ case $2 in
   jax) wheel=mpich==5.0.2 more='jax==0.10.2 optax==0.2.8' ;;
   tensorflow) wheel=mpich==5.0.2 more='tensorflow-cpu==2.21.0 keras==3.15.1' ;;
   trackers) wheel=mpich==5.0.2 more='mlflow-skinny==3.17.2 trackio==0.43.0 wandb==0.31.0' ;;
+  torchft) wheel=mpich==5.0.2 more='torchft==0.2.0' ;;
   mxnet) wheel= ;;
   *)
-    echo "$0: unknown environment $2: openmpi, intel, mpich42, frameworks, jax, tensorflow, trackers or mxnet" >&2
+    echo "$0: unknown environment $2: openmpi, intel, mpich42, frameworks, jax, tensorflow, trackers, torchft or mxnet" >&2
     exit 2
     ;;
 esac

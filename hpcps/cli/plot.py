@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "samples per second, traffic, and the share of the time that each worker computes. `hpcps plot speedup WHAT` "
         "draws the speed-up by the number of workers, strong and weak scaling, beside the ideal. `hpcps plot "
         "participation WHAT` draws in which share of the rounds of a run with a quorum each worker was, and how late. "
-        "`hpcps plot goodput WHAT` draws the updates of a run that has lost workers, beside those without a loss. "
+        "`hpcps plot goodput WHAT` draws the updates of a run that has lost processes, beside those without a loss. "
         "`hpcps plot bytes WHAT` draws the accuracy, or the perplexity of text, by bytes, the bytes until a target "
         "(`--set target=95`), and the modelled time until it on links of 0.1 to 100 Gbit/s.",
         usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT "
@@ -217,7 +217,7 @@ def _plot_participation(what: str, args: argparse.Namespace) -> int:
 
 
 def _plot_goodput(what: str, args: argparse.Namespace) -> int:
-    """Draw the updates of a run that may lose workers, and print its goodput."""
+    """Draw the updates of a run that may lose processes, and print its goodput."""
     from hpcps.figures.goodput import draw_goodput, goodput_table
     from hpcps.figures.publish import write_files
     from hpcps.records.goodput import goodput

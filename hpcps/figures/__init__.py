@@ -15,7 +15,7 @@
 - `speedup`: the figure of the speed-up by the number of workers
 - `imported`: which figures imported logs have data for
 - `timeline`: the figure of a trace
-- `goodput`: the updates of a run that has lost workers, over time
+- `goodput`: the updates of a run that has lost processes, over time
 - `participation`: the rounds of each worker of a run with a quorum
 - `search`: the table and the figure of a search
 - `grid_study`: a study of rules under attacks

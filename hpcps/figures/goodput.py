@@ -1,4 +1,4 @@
-"""The figure of a run that has lost workers: its updates over time, beside those without a loss."""
+"""The figure of a run that has lost processes: its updates over time, beside those without a loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw_goodput(found: Goodput, heading: str) -> Figure:
         if np.isfinite(found.rate):
             axes.plot([0.0, end], [0.0, found.rate * end], "--", color=_UNDISTURBED, label="without a loss")
         for moments, marker, color, label in (
-            (found.losses, "x", _LOST, "a worker is lost"),
+            ([loss.time for loss in found.losses], "x", _LOST, "a process is lost"),
             (found.returns, "^", _REPLACED, "its replacement has started"),
         ):
             if moments:
@@ -49,7 +49,8 @@ def goodput_table(found: Goodput) -> str:
         "updates": str(found.updates[-1]),
         "without a loss": f"{found.rate * found.times[-1]:.0f}" if known else "unknown",
         "goodput": f"{100 * found.share:.1f} %" if known else "unknown",
-        "seconds to the next round": f"{np.median(found.recoveries):.3g}" if found.recoveries else "",
     }
+    for kind, seconds in sorted(found.recoveries.items()):
+        cells[f"seconds to the next round without the {kind}"] = f"{np.median(seconds):.3g}"
     rows = [list(cells), ["---"] * len(cells), list(cells.values())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

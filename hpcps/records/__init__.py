@@ -16,7 +16,7 @@
 - `totals`: sums over the lines of a run
 - `acceptance`: the share of pairs that a rule accepted, and whether a run stalled
 - `bypass`: which attacked and which honest blocks entered the model
-- `goodput`: how much of a run that has lost workers was of use
+- `goodput`: how much of a run that has lost processes was of use
 - `participation`: how often each worker was in the rounds of a run with a quorum
 - `evaluation`: the file of an evaluation, and how often the process that evaluates ended
 - `step_state`: the local steps of the roles of a run with a policy

@@ -73,6 +73,10 @@ class HostNamespaces:
         shaper = ("tc", "qdisc", "add", "dev", "eth7", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
         subprocess.run(["ip", "netns", "exec", f"{self._prefix}-{host}", *shaper], check=True, capture_output=True)
 
+    def link(self, host: int, state: str) -> None:
+        """Set the link of a host `up` or `down`; what reaches it by the stand-in for ssh needs none."""
+        _ip("-n", f"{self._prefix}-b", "link", "set", f"host{host}", state)
+
     def kill(self, host: int) -> None:
         """Kill all processes of a host, and what has started them from others, as if it were gone."""
         found = subprocess.run(["ip", "netns", "pids", f"{self._prefix}-{host}"], capture_output=True, text=True)

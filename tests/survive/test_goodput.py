@@ -1,10 +1,9 @@
-"""The goodput of a run that has lost workers."""
+"""The goodput of a run that has lost processes."""
 
 import json
 
-import numpy as np
 import pytest
-from executed import run_here
+from executed import lines, run_here
 from survive.test_lost_workers import LAST, survivors
 
 from hpcps.cli.main import main
@@ -22,9 +21,9 @@ def test_of_a_run(tmp_path, capsys):
     assert found.updates[-1] == 4 * LAST - 2
     assert found.rate == pytest.approx(20)
     assert found.share == pytest.approx(58 / 60)
-    assert found.losses == pytest.approx((1.05,))
+    (loss,) = found.losses
+    assert (loss.kind, loss.time, loss.recovery) == ("worker", pytest.approx(1.05), pytest.approx(0.15))
     assert found.returns == pytest.approx((1.35,))
-    assert found.recoveries == pytest.approx((0.15,))
     assert goodput_table(found).splitlines()[-1] == "| 1 | 1 | 58 | 60 | 96.7 % | 0.15 |"
     assert main(["plot", "goodput", str(folder)]) == 0
     assert "| 96.7 % |" in capsys.readouterr().out
@@ -39,11 +38,50 @@ def write(folder, name, lines):
     (folder / "records" / f"{name}.jsonl").write_text("".join(json.dumps(common | line) + "\n" for line in lines))
 
 
-def test_of_several_combiners_adds_up(tmp_path):
-    """Two validators with two workers each; the second one waits 3 s for a loss, which it learns of after 2 s."""
+def test_of_a_run_that_loses_processes_of_all_roles(tmp_path, capsys):
+    """Rounds of 0.2 s; while a validator is lost, the other one serves its workers, but for one round."""
+    folder = tmp_path / "survive" / "runs" / "run"
+    failures = [("worker-2", 0.5), ("validator-1", 1.05), ("server-1", 1.7), ("standby-0", 2.3)]
+    run_here(
+        survivors(
+            *({"process": process, "at": [at], "noticed": 0.02} for process, at in failures),
+            validators=2, servers=2, survive={"workers": True, "validators": True, "servers": True},
+        ), folder,
+    )  # fmt: skip
+    found = goodput(RunDirectory(folder))
+    assert [loss.kind for loss in found.losses] == ["worker", "validator", "server", "standby"]
+    assert [loss.time for loss in found.losses] == pytest.approx([at for _, at in failures], abs=0.03)
+    assert len(found.returns) == 4
+    assert found.rate == pytest.approx(20, rel=0.02)
+    assert all(0 < seconds <= 0.42 for (seconds,) in found.recoveries.values()), found.recoveries
+    # Each validator says what it has combined; server 0 says which of it has entered the model.
+    entered = {(v, line["round"]) for line in lines(folder, "server-0", "round") for v in line["validators"]}
+    counts = [
+        len(line["participants"])
+        for v in (0, 1)
+        for line in lines(folder, f"validator-{v}", "round")
+        if (v, line["round"]) in entered
+    ]
+    assert found.updates[-1] == sum(counts) < 4 * len(lines(folder, "server-0", "round"))
+    assert main(["plot", "goodput", str(folder)]) == 0
+    head, _, row = capsys.readouterr().out.splitlines()[:3]
+    assert head.count("seconds to the next round without the") == 4
+    assert row.startswith("| 4 | 4 | ")
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_of_several_combiners_adds_up(said, tmp_path):
+    """Two validators with two workers each; the second one waits 3 s for a loss, which it learns of after 2 s.
+
+    Server 0 says whose updates enter the model if it may go on without a validator.
+    """
 
     def closed(time, round, workers):
         return {"event": "round", "time": time, "round": round, "arrived": workers, "participants": workers}
+
+    def entered(time, round, validators):
+        line = {"event": "round", "time": time, "round": round}
+        return line | {"validators": validators} if said else line
 
     write(tmp_path, "validator-0", [closed(float(n), n, [0, 2]) for n in range(1, 6)])
     loss = {"event": "lost", "time": 4.0, "round": 3, "process": "worker-3", "cause": "c", "counted": False, "ago": 2.0}
@@ -52,22 +90,21 @@ def test_of_several_combiners_adds_up(tmp_path):
         "validator-1",
         [closed(1.0, 1, [1, 3]), closed(2.0, 2, [3, 1]), loss, closed(5.0, 3, [1]), loss | {"time": 9.0}],
     )
+    rounds = [(1.0, 1, [0, 1]), (2.0, 2, [1, 0]), (5.0, 3, [0, 1]), (6.0, 4, [0]), (7.0, 5, [] if said else [0])]
+    write(tmp_path, "server-0", [entered(*each) for each in rounds])
     found = goodput(RunDirectory(tmp_path))
-    assert found.times.tolist() == [1, 1, 2, 2, 3, 4, 5, 5]
-    assert np.diff([0, *found.updates]).tolist() in ([2, 2, 2, 2, 2, 2, 1, 2], [2, 2, 2, 2, 2, 2, 2, 1])
-    assert (found.rate, found.losses, found.recoveries) == (
-        4.0,
-        (2.0, 7.0),
-        (3.0,),
-    )  # no round ends after the second loss
-    assert found.share == pytest.approx(15 / 20)
+    assert found.times.tolist() == [1, 2, 5, 6, 7]
+    assert found.updates.tolist() == [4, 8, 11, 13, 13 if said else 15]
+    assert (found.rate, found.share) == (4.0, found.updates[-1] / 28)
+    # No round ends after the second loss.
+    assert [(loss.time, loss.recovery) for loss in found.losses] == [(2.0, 3.0), (7.0, None)]
 
 
 def test_of_a_run_that_never_had_all_workers_is_unknown(tmp_path):
     first = {"event": "round", "time": 1.0, "round": 0, "arrived": [0], "participants": [0]}
-    write(tmp_path, "server-0", [first, first | {"time": 2.0, "arrived": [1], "participants": [1]}])
+    write(tmp_path, "server-0", [first, first | {"time": 2.0, "round": 1, "arrived": [1], "participants": [1]}])
     found = goodput(RunDirectory(tmp_path))
-    assert "| 2 | unknown | unknown |  |" in goodput_table(found)
+    assert "| 2 | unknown | unknown |" in goodput_table(found)
     assert draw_goodput(found, "a heading").axes
 
 
