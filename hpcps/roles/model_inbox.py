@@ -61,6 +61,8 @@ class ModelInbox:
         self.validators: tuple[int, ...] | None = None
         self.workers: tuple[int, ...] | None = None
         self._misses_rounds = misses_rounds
+        # Slices of models after this one: a server need not wait for a role whose validator is lost.
+        self._later: list[tuple[Peer, ModelPartition | ModelReply]] = []
 
     @property
     def complete(self) -> bool:
@@ -91,6 +93,9 @@ class ModelInbox:
     def clear(self) -> None:
         """Begin to collect the next model."""
         self._came = [0] * len(self._shards)
+        later, self._later = self._later, []
+        for source, model in later:
+            self.put(source, model, self.round + 1)
 
     def put(self, source: Peer, model: ModelPartition | ModelReply, round: int) -> None:
         """Take the next slice of a server.
@@ -110,6 +115,9 @@ class ModelInbox:
             of, partition, place = model.request, 0, (model.position, model.version)
         values, reason = model.values, None
         if self._misses_rounds and of > round:
+            if not fresh and of > self.round:
+                self._later.append((source, model))
+                return
             round = of if fresh else self.round
         if of != round or model.shard != shard or partition != self._owed(shard):
             part = f"partition {partition} of " if partition else ""
