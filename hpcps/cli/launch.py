@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.cli.arguments import add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, site_of
-from hpcps.errors import SpecError
+from hpcps.errors import LaunchError, SpecError
 from hpcps.launch.batch import last_moment, may_go_on, seconds
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder
@@ -107,6 +107,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="start the program again if one of its processes fails or is lost, up to N times (default: 0); with "
         "hpcps.torch.TorchState it goes on where it was",
     )
+    parser.add_argument(
+        "--survive",
+        action="store_true",
+        help="replace a process that is killed, while the others go on: all repeat what came after the last commit of "
+        "the function that the script gives to hpcps.torch.elastic.run; needs --transport pslite",
+    )
     parser.add_argument("--dry-run", action="store_true", help="write the files of the launch, but start nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
@@ -141,7 +147,11 @@ def handle(args: argparse.Namespace) -> int:
     plugins = read_plugins(args.plugin)
     run = run_of(command, args.n, args.servers, transport, experiment, plugins, colocated=args.colocated)
     site = site_of(args, [transport])
-    how = {"trace": args.trace, "colocated": args.colocated, "bind": args.bind == "numa"}
+    how = {"trace": args.trace, "colocated": args.colocated, "bind": args.bind == "numa", "survives": args.survive}
+    if args.survive and args.trace:
+        raise LaunchError(
+            "a script that survives the loss of processes cannot be traced: leave --trace or --survive out"
+        )
 
     def prepared(folder: Path) -> Launch:
         """Write the files of an attempt to a folder; each has a port of its own."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from hpcps.errors import LaunchError
+from hpcps.launch.generations import Generation
 from hpcps.launch.guard import LostGuards, mpi_start
 from hpcps.launch.local_rank import INCARNATION, OWN_RANK, planned_rank
 from hpcps.launch.plan import Plan
@@ -27,7 +28,9 @@ _LEAST_START = 60.0
 
 
 @contextmanager
-def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> Iterator[ProcessGroup]:
+def process_group(
+    plan: Plan, plan_file: Path, timeout: float | None = None, generation: Generation | None = None
+) -> Iterator[ProcessGroup]:
     """Join the process group of a launch; the context leaves it at its end.
 
     Args:
@@ -35,6 +38,7 @@ def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> 
         plan_file: its path.
         timeout: seconds in which MPI must connect the processes, else the guard of this one ends it; at least a minute.
             None: `transport.timeout`.
+        generation: that of a script; the processes of another generation belong to another group.
 
     Raises:
         LaunchError: this process has no rank, the other processes did not join, or there is no MPI library. Once its
@@ -46,17 +50,21 @@ def process_group(plan: Plan, plan_file: Path, timeout: float | None = None) -> 
             f"this process has no rank among the {len(plan.world)} processes of {plan_file}: its launcher sets none of "
             f"{', '.join(plan.rank_variables)}; set {OWN_RANK}"
         )
+    own = {} if generation is None else {"interrupt": generation.check}
+    # A script's processes begin a new group when one is lost, and those of runs go on in theirs.
+    replaceable = plan.replaceable if plan.script is None else frozenset[int]()
     process = LaunchedProcess(
         None if me is None else me.rank,
         tuple(Peer(member.role, member.index) for member in plan.world),
         tuple(socket.gethostname() if member.host == "localhost" else member.host for member in plan.world),
-        plan.fingerprint,
-        Rendezvous(plan_file),
+        plan.fingerprint if generation is None else f"{plan.fingerprint}-{generation.number}",
+        Rendezvous(plan_file if generation is None else generation.file),
         SignsOfLife(plan, plan_file, me, plan.timeout).check if me else unwatched,
-        plan.replaceable,
-        plan.silence(plan.world[min(plan.replaceable)]) if plan.replaceable else math.inf,
-        plan.leader,
-        int(os.environ.get(INCARNATION, "0")),
+        replaceable=replaceable,
+        silence=plan.silence(plan.world[min(replaceable)]) if replaceable else math.inf,
+        leader=plan.leader,
+        incarnation=int(os.environ.get(INCARNATION, "0")) if plan.script is None else 0,
+        **own,
     )
     transport = _transport(plan)
     with ExitStack() as stack:

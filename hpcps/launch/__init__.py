@@ -13,6 +13,8 @@
 - `shares`: how much of every tensor each process combines, where servers and the workers' hosts share the work
 - `supervise`: runs a launcher to its end and explains a failure
 - `guard`: the parent process of every rank, which reports how the rank ended
+- `losses`: the processes that a script has lost and goes on after, and who is started again
+- `generations`: the generations of such a script, which all processes join anew
 - `signs_of_life`: which processes give none, as the others see it
 - `unreachable`: hosts that do not answer
 - `arrivals`: the files by which the processes of a script find out that one ends before it joins

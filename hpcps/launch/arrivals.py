@@ -51,7 +51,12 @@ class Arrivals:
         return self.path / process
 
     def arrive(
-        self, process: str, everyone: Iterable[str], timeout: float, tell: Callable[[str], None] | None = None
+        self,
+        process: str,
+        everyone: Iterable[str],
+        timeout: float,
+        tell: Callable[[str], None] | None = None,
+        interrupt: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait until all processes have arrived.
 
@@ -60,16 +65,13 @@ class Arrivals:
             everyone: all processes.
             timeout: seconds.
             tell: gets the names of the others, once, if that takes long.
+            interrupt: called again and again; what it raises ends this.
 
         Raises:
             EndedError: one has ended instead.
             LaunchError: some have not arrived in time, or the file cannot be written.
         """
-        try:
-            self.path.mkdir(exist_ok=True)
-            self.file(process).touch()
-        except OSError as error:
-            raise LaunchError(f"{self.file(process)} cannot be written: {error.strerror}") from error
+        self.note(process)
         began, names = time.monotonic(), list(everyone)
         # Listing the folder also refreshes what a network file system caches.
         while missing := [name for name in names if name not in (found := set(os.listdir(self.path)))]:
@@ -86,7 +88,20 @@ class Arrivals:
                     f"{process} waited {timeout:g} s for {enumerated(missing)} to call init(): each process must call "
                     "it within the timeout of init()"
                 )
+            interrupt()
             time.sleep(_LOOK_EVERY)
+
+    def note(self, process: str) -> None:
+        """Write the file of this process.
+
+        Raises:
+            LaunchError: it cannot be written.
+        """
+        try:
+            self.path.mkdir(exist_ok=True)
+            self.file(process).touch()
+        except OSError as error:
+            raise LaunchError(f"{self.file(process)} cannot be written: {error.strerror}") from error
 
     def leave(self, process: str) -> None:
         """Remove the file of this process, which has left the others."""

@@ -21,6 +21,7 @@ from hpcps.records.inventory import enumerated
 from hpcps.records.run_directory import RunDirectory
 
 _LAST_LINES = 5
+_EXITED = "the process exited"
 # Assumed seconds between the end of one process and the first report of another that needs it; orders the reports.
 _EARLIER = 1e-3
 
@@ -39,6 +40,11 @@ class ProcessDeath:
     host: str
     end: str
     shm: Space | None = None
+
+    @property
+    def exited(self) -> bool:
+        """Whether no signal has ended it."""
+        return self.end.startswith(_EXITED)
 
 
 def read_death(line: str) -> ProcessDeath | None:

@@ -60,6 +60,7 @@ _WITHOUT_SRUN = (
 
 _LOST = "HPCPS_LOST"
 _JOINING = "HPCPS_JOINING"
+_REPLACED = "HPCPS_REPLACED"
 _PROGRAM = [sys.executable, "-I", "-S"]
 
 MARK = "hpcps-death: "
@@ -89,6 +90,7 @@ def stand_guard(
     mps: Path | None = None,
     linger: float = 0.0,
     joining: Path | None = None,
+    replaced: bool = False,
 ) -> Callable[[], None]:
     """Start a guard for this process; call this before any thread is started and before MPI is imported.
 
@@ -102,6 +104,8 @@ def stand_guard(
         joining: the file that this process writes when it joins the others of its script, and removes when it has left
             them. If it ends before it has written the file, the guard says so in a file beside it; if it has not
             removed the file, it has failed, also with status 0. None if it runs no script.
+        replaced: whether its script goes on with another process in its place, if a signal ends it: the guard then ends
+            at once, and does not say that it has not joined the others.
 
     Returns:
         A function to call once MPI has started, at least on this host.
@@ -112,7 +116,7 @@ def stand_guard(
     if child:
         os.close(starting)
         # The guard's command line does not contain the role: a search for the processes of a role finds only them.
-        os.environ.update({NAME: name, _LOST: str(lost), _JOINING: str(joining or "")})
+        os.environ.update({NAME: name, _LOST: str(lost), _JOINING: str(joining or ""), _REPLACED: "1" * replaced})
         os.set_inheritable(started, True)
         arguments = [str(each) for each in (child, started, mps or "", linger, timeout)]
         os.execv(sys.executable, [*_PROGRAM, __file__, *arguments])
@@ -287,7 +291,8 @@ def _watch(
     end = pulse.end or _end_of(status, lost)
     if unfinished and status == 0:
         end += " without shutdown(), such as by os._exit()"
-    if joining and not unfinished:
+    replaced = bool(os.environ[_REPLACED]) and status < 0
+    if joining and not unfinished and not replaced:
         with suppress(OSError):
             os.makedirs(os.path.dirname(joining), exist_ok=True)
             with open(f"{joining}.new", "w") as file:
@@ -300,7 +305,7 @@ def _watch(
             text += death_line(name, host, end, child, shm)
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
-    if told or status == 2:
+    if (told and not replaced) or status == 2:
         time.sleep(linger)
     if status == 0 or status not in EXPLAINED:  # otherwise the launcher ended it: the file shows that it had a guard
         with suppress(OSError):

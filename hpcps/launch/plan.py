@@ -80,6 +80,7 @@ class Script:
         shares: how much of each tensor every rank combines, relative to the others; empty if the servers combine equal
             parts, or the workers if there are no servers.
         bind: whether each process is bound to a NUMA node.
+        survives: whether it goes on without a process that is lost, and with its replacement.
     """
 
     command: tuple[str, ...]
@@ -87,6 +88,7 @@ class Script:
     port: int
     shares: tuple[int, ...] = ()
     bind: bool = False
+    survives: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,10 @@ class Plan:
 
     @property
     def replaceable(self) -> frozenset[int]:
-        """The ranks that the launch may lose: those that `[survive]` names, without a worker that evaluates."""
-        if not self.runs or self.script is not None:
+        """The ranks that the launch may lose: those that `[survive]` names, without a worker that evaluates; or all."""
+        if self.script is not None:
+            return frozenset(rank.rank for rank in self.world) if self.script.survives else frozenset()
+        if not self.runs:
             return frozenset()
         named = [role for role in ("worker", "validator", "server") if self._survive.get(f"{role}s")]
         named += ["standby", *(["evaluator"] if "validator" in named else [])]

@@ -91,6 +91,7 @@ def prepare_script(
     trace: bool = False,
     colocated: bool = False,
     bind: bool = False,
+    survives: bool = False,
 ) -> Launch:
     """Return the launch of a script.
 
@@ -105,10 +106,17 @@ def prepare_script(
         trace: whether every rank shall write a trace.
         colocated: whether each server has a host of its own, and the workers combine tensors beside the servers.
         bind: whether each process is bound to a NUMA node.
+        survives: whether it goes on without a process that is lost, and with its replacement.
 
     Raises:
-        LaunchError: the processes cannot be placed, or the launcher cannot express the job.
+        LaunchError: the processes cannot be placed, the launcher cannot express the job, or the transport does not
+            survive a lost process.
     """
+    if survives and not transport.replaces:
+        raise LaunchError(
+            f"--survive needs --transport pslite: over {transport.kind}, all processes end when one is lost; --retry "
+            "starts them again"
+        )
     if bind and site.hosts is None:
         numa_nodes()  # here, so that the reason is given once
     if colocated:
@@ -119,7 +127,7 @@ def prepare_script(
     shares = shares_of(world) if colocated else ()
     # Other hosts may have another PATH: under Open MPI and ssh not that of an environment that is activated here.
     found = shutil.which(command[0]) or command[0]
-    script = Script((found, *command[1:]), os.getcwd(), _free_port(), shares, bind)
+    script = Script((found, *command[1:]), os.getcwd(), _free_port(), shares, bind, survives)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
         plan=Plan(world, (run,), mpi="mpi" in transport.offers, trace=trace, umask=own_umask(), script=script),
@@ -135,7 +143,7 @@ def prepare_script(
         agent=remote_agent() if site.hosts else None,
         helper_variables=helper_variables() if site.hosts else {},
     )
-    return site.launcher.launch_of(job)
+    return ((site.replacing if survives else None) or site.launcher).launch_of(job)
 
 
 def _queues() -> dict[str, str]:

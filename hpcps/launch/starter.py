@@ -6,7 +6,8 @@ the input ends the processes, because nothing else would end them if the connect
 
 A process that is killed does not end the others if the plan permits the loss: the starter starts it again, with the
 number of the replacement in its environment. A process that ends with an error has failed in any case. If a host is
-gone whose processes may all be lost, the next spare host of the plan takes its place.
+gone whose processes may all be lost, the next spare host of the plan takes its place. The processes of a script are
+replaced until one of them has ended, and `hpcps.launch.losses` tells the others.
 
 Roles are forked from the starter, which has imported what they import: see `hpcps.launch.forked`.
 """
@@ -29,9 +30,10 @@ from pathlib import Path
 from types import FrameType
 
 from hpcps.launch.forked import Fork, ForkedRole, Forks, without_settings
-from hpcps.launch.guard import tie_to_parent
+from hpcps.launch.guard import describe, tie_to_parent
 from hpcps.launch.local_rank import INCARNATION, OWN_RANK, same_host
-from hpcps.launch.plan import Plan
+from hpcps.launch.losses import Replacements
+from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.remote import remote_command
 
 _TICK = 0.05
@@ -107,6 +109,8 @@ class Starter:
         self._pid = os.getpid()
         self._forks: Forks | None = None
         self._names: dict[int, str] = {}
+        self._script: tuple[Rank, ...] = ()
+        self._replacements: Replacements | None = None
         self._spares: deque[str] = deque()
         self._silence: float | None = None
         if plan_file is not None:
@@ -114,6 +118,8 @@ class Starter:
             self._names = {rank: str(plan.world[rank]) for rank in plan.replaceable}
             self._spares += plan.spares
             self._silence = plan.silence(plan.world[next(iter(plan.replaceable))]) if plan.spares else None
+            if plan.script is not None and plan.replaceable:
+                self._script, self._replacements = plan.world, Replacements(plan_file)
         self._gone = 0
         self._places: dict[str, str] = {}  # the spare host in the place of each host that is gone
         self._words: dict[str, Sequence[str]] = {}
@@ -155,7 +161,7 @@ class Starter:
             self._words = {process.host: process.words for process in planned}
             self._agents = {host: self._start_on(host, host) for host in hosts if host not in here}
             replaceable = {host: [each.rank in self._names for each in planned if each.host == host] for host in hosts}
-            self._spared = {host for host in self._agents if all(replaceable[host])}
+            self._spared = {host for host in self._agents if all(replaceable[host]) and not self._script}
 
     def _begin(self, planned: Planned, incarnation: int = 0, hurry: int = 0) -> Started:
         own = {OWN_RANK: str(planned.rank), **({INCARNATION: str(incarnation)} if incarnation else {})}
@@ -209,17 +215,28 @@ class Starter:
 
     def _note_end(self, ended: Started, status: int) -> None:
         """Note the end of a process; start it again later if it was killed and may be lost."""
-        if self._over is not None and ended.incarnation:
+        if self._over is not None and ended.incarnation and not self._script:
             return  # it came too late
-        if status < 0 and ended.planned.rank in self._names and not self._stopping and not self._status:
+        may_be = status < 0 and ended.planned.rank in self._names and not self._stopping and not self._status
+        if may_be and not (self._replacements is not None and self._is_final(ended, status)):
             now = time.monotonic()
             ended.hurry = ended.hurry + 1 if now - ended.since < _SOON else 0
             pause = min(_LONGEST, 2.0 ** min(ended.hurry - 1, 10)) if ended.hurry else 0.0
             self._due.append((now + pause, ended))
             return
         self._note(status)
-        if status == 0 and self._over is None and ended.planned.rank not in self._names:
+        if status == 0 and self._over is None and (self._script or ended.planned.rank not in self._names):
             self._over = time.monotonic()
+
+    def _is_final(self, ended: Started, status: int) -> bool:
+        """Return whether a process of a script that was killed is not replaced; else tell the others."""
+        assert self._replacements is not None, "it is a script's"
+        if self._over is not None:
+            return True
+        refusal = self._replacements.refusal(self._script[ended.planned.rank], ended.incarnation, describe(status))
+        if refusal:
+            sys.stderr.write(f"hpcps: {refusal}\n")
+        return bool(refusal)
 
     def _note(self, status: int) -> None:
         if status and not self._status:
@@ -245,7 +262,9 @@ class Starter:
 
     def _only_late(self) -> bool:
         """Return whether all that still run are replacements that came too late, or starters that may wait for some."""
-        return all(each.incarnation for each in self._started) and self._agents.keys() <= self._spared
+        return (
+            not self._script and all(each.incarnation for each in self._started) and self._agents.keys() <= self._spared
+        )
 
     def _wait_a_moment(self) -> None:
         if self._host is None:

@@ -126,6 +126,7 @@ def supervise(
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
     deaths: list[ProcessDeath] = []
+    survived: list[ProcessDeath] = []
     stop = StopFile(launch.job.plan_file)
     stop.clear()
     Rendezvous(launch.job.plan_file).clear()
@@ -137,8 +138,8 @@ def supervise(
         while not lines.empty():
             line = lines.get()
             if death := read_death(line):
-                if f"{death.role}-{death.index}" not in replaceable:
-                    deaths.append(death)
+                survives = f"{death.role}-{death.index}" in replaceable and not (script and death.exited)
+                (survived if survives else deaths).append(death)
             elif line.strip():
                 tail.append(line)
                 # After a stop signal, a launcher reports every process that ends as an error. Hydra's processes also do
@@ -222,7 +223,7 @@ def supervise(
     unexplained = hangs or (process.returncode > 0 and process.returncode not in EXPLAINED)
     if unexplained and not failed and not deaths:
         plan = launch.job.plan
-        deaths += lost_guards(plan, lost) or unguarded(plan, lost, _status(process.returncode))
+        deaths += survived[-1:] or lost_guards(plan, lost) or unguarded(plan, lost, _status(process.returncode))
     # The status of a launcher that we killed is no information about the run.
     ended = 0 if saved or (hangs and not failed and not deaths) else process.returncode
     unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))

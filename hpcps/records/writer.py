@@ -169,6 +169,11 @@ class RecordWriter(RecordLines):
         """
         self._continues, self._started = lines, self._clock() - elapsed
 
+    @property
+    def lines(self) -> int:
+        """The number of lines."""
+        return self._lines
+
     def part(self, state: State) -> CheckpointPart:
         self.sync()
         return CheckpointPart(state, Prefix(self._lines, self._sha256.hexdigest()), self._clock() - self._started)

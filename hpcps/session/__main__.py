@@ -38,7 +38,9 @@ def main() -> int:
         bind_to_node(plan, me)
         joining = Arrivals(plan_file).file(str(me))
         lost = LostGuards(plan_file).file(str(me))
-        started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining)
+        replaced = me.rank in plan.replaceable
+        joining.unlink(missing_ok=True)  # of a process in whose place this one is
+        started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining, replaced=replaced)
         close_input()
         preset_gpu(plan)
         if not plan.mpi:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from operator import index
 from typing import Any
 
 from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.ancestry import JOINED
-from hpcps.session.join import ScriptEnding, StepSession, messages
+from hpcps.session.join import LaunchedSession, ScriptEnding, StepSession, messages
 from hpcps.session.member import RECENT
 from hpcps.session.outbox import checked_credit
 from hpcps.session.session import Session
@@ -84,6 +85,47 @@ def shutdown() -> None:
             _current = None
             if not _ended:  # others may still read the memory of this process
                 session.leave()
+
+
+def renew() -> bool:
+    """If the session has lost a process and its script goes on, join all processes anew; return whether this has."""
+    global _current
+    assert _current is not None, "there is a session"
+    session, ending = _current
+    if not (isinstance(session, LaunchedSession) and session.has_lost()):
+        return False
+    renewed = session.again()
+    ending.follow(renewed)
+    _current = (renewed, ending)
+    return True
+
+
+def check_survives(what: str, remedy: str, *, repeated: bool) -> None:
+    """Check that a script that survives the loss of a process uses something where it can.
+
+    Args:
+        what: the thing.
+        remedy: what to do instead.
+        repeated: whether only what is repeated after a loss is a problem.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    current = session()
+    if isinstance(current, LaunchedSession) and current.generation.survives and (current.exchanges or not repeated):
+        raise SpecError(f"{what}, in a script of `hpcps launch --survive`: {remedy}")
+
+
+@contextmanager
+def exchanging() -> Iterator[None]:
+    """Let a script that survives the loss of a process exchange tensors in this context, which it repeats."""
+    current = session()
+    assert isinstance(current, LaunchedSession), "others do not survive"
+    current.exchanges = True
+    try:
+        yield
+    finally:
+        current.exchanges = False
 
 
 def log(*, epoch: float | None = None, **numbers: Any) -> None:

@@ -13,23 +13,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 from weakref import WeakSet
 
-from hpcps.errors import HpcpsError, LaunchError, RunError, message_of
+from hpcps.errors import HpcpsError, LaunchError, RunError, SpecError, message_of
 from hpcps.execution.bootstrap import process_group, start_limit
 from hpcps.inputs import whole_number
 from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
+from hpcps.launch.generations import Generation
 from hpcps.launch.guard import LostGuards, mpi_start, tie_to_parent
 from hpcps.launch.local_rank import PLAN, gpu_of, planned_rank
+from hpcps.launch.losses import Loss
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import PLUGINS, RunDirectory
@@ -38,12 +40,12 @@ from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
 from hpcps.registry.components import extend
 from hpcps.registry.plugins import registry_of
-from hpcps.session.member import TIMEOUT
+from hpcps.session.member import FAILED, TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
 from hpcps.session.sharding import Sharding
-from hpcps.session.tensors import script_line
+from hpcps.session.tensors import TensorExchange, script_line
 from hpcps.session.trace import SessionTrace
 from hpcps.session.wrapped import original
 from hpcps.spec.tree import get
@@ -106,7 +108,65 @@ class TaskSession(StepSession):
 
 
 class LaunchedSession(StepSession):
-    """The session of a process of `hpcps launch`."""
+    """The session of a process of `hpcps launch`.
+
+    Attributes:
+        generation: the generation of the processes of this session.
+        exchanges: whether the script may exchange tensors. If it survives the loss of a process, it may do so only
+            where all repeat what they have done, because a replacement does it too.
+        losses: the processes that were lost since the last commit of an earlier session.
+        has_committed: whether the script has committed its state in this session.
+    """
+
+    generation: Generation
+    exchanges = True
+    losses: Sequence[Loss] = ()
+    has_committed = False
+    _again: Callable[[], LaunchedSession]
+    _stack: ExitStack
+
+    def start(self, *args: Any, **kwargs: Any) -> TensorExchange:
+        """Begin an exchange; see `Session.start`.
+
+        Raises:
+            SpecError: this is not the place for it in a script that survives the loss of a process.
+        """
+        if not self.exchanges:
+            raise SpecError(
+                "a script of `hpcps launch --survive` exchanges tensors in the function that it gives to "
+                "hpcps.torch.elastic.run, and nowhere else: a replacement of a lost process does what comes before it "
+                "alone, and no process waits for what comes after it; run gives all processes the models and "
+                "optimizers of process 0, so broadcasts of them can be left out"
+            )
+        return super().start(*args, **kwargs)
+
+    def has_lost(self) -> bool:
+        """Return whether the session cannot go on because a process is lost, so that all join each other anew."""
+        failed = any(why.startswith(FAILED) for why in self.member.gone.values())
+        return self.member.error is not None and self.generation.is_over(wait=not failed)
+
+    def again(self) -> LaunchedSession:
+        """End this session without a word, and return that of the next generation; its record goes on."""
+        self._closing = True
+        self._resume.set()
+        self._thread.join(timeout=5.0)
+        atexit.unregister(self.close)
+        self._stack.close()
+        session = self._again()
+        session.limit(self.member.outbox.credit)
+        before = () if self.has_committed else self.losses  # the record goes back to the last commit
+        session.losses = [*before, *session.generation.losses_since(self.generation)]
+        return session
+
+    def connect(self, stack: ExitStack, again: Callable[[], LaunchedSession]) -> None:
+        """Keep what to close at the end of this process, and what joins the next generation."""
+        self._stack, self._again, self._owner = stack, again, os.getpid()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Leave the process group at the end of this process, but not at that of a process that it has forked."""
+        if self._owner == os.getpid():
+            self._stack.close()
 
     def shutdown(self, error: str = "") -> None:
         """End the session; without an error, leave the process group together with all others."""
@@ -117,11 +177,18 @@ class LaunchedSession(StepSession):
     def serve_to_end(self) -> int:
         """Serve until all workers have left; return the exit status."""
         ending = ScriptEnding(self)
-        try:
-            self.serve()
-        except Exception as error:
-            ending.failed(type(error), error, None)
-            ending.end()
+        session = self
+        while True:
+            try:
+                session.serve()
+                break
+            except Exception as error:
+                if session.has_lost():
+                    session = session.again()
+                    ending.follow(session)
+                    continue
+                ending.failed(type(error), error, None)
+                ending.end()
         ending.shutdown()
         return 0
 
@@ -158,20 +225,55 @@ def join_nobody(timeout: float, copies: Copies) -> Session:
 
 def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> None:
     """Connect the others until they leave: the further role of a transport, which has no session."""
-    with _reporting(plan), _joined(plan, plan_file, math.inf) as group:
-        started()
-        # The collective operations of the others: `join_launch`, `Session` and `LaunchedSession.shutdown`.
-        if plan.trace:
-            Clocks(group, Peer(plan.world[group.rank].role, 0)).compare()
-        group.collect("")
-        group.barrier()
-        group.leave()
-        Arrivals(plan_file).leave(str(plan.world[group.rank]))
+    with _reporting(plan):
+        while not _connect(plan, plan_file, started):
+            started = _nothing  # a process was lost, and all join each other anew
+
+
+def _nothing() -> None:
+    """Do nothing: the guard of this process knows already that it has started."""
+
+
+def _connect(plan: Plan, plan_file: Path, started: Callable[[], None]) -> bool:
+    """Connect the others of a generation; return whether they have left, else a process was lost."""
+    generation: Generation | None = None
+    try:
+        with _joined(plan, plan_file, math.inf) as (group, generation):
+            started()
+            # The collective operations of the others: `join_launch`, `Session` and `LaunchedSession.shutdown`.
+            if plan.trace:
+                Clocks(group, Peer(plan.world[group.rank].role, 0)).compare()
+            group.collect("")
+            group.barrier()
+            group.leave()
+            Arrivals(plan_file).leave(str(plan.world[group.rank]))
+            return True
+    except RunError:
+        if generation is None or not generation.is_over(wait=True):
+            raise
+        return False
 
 
 @contextmanager
-def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGroup]:
-    """Wait for all processes of the script and join their process group, each at most `timeout` seconds."""
+def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[tuple[ProcessGroup, Generation]]:
+    """Wait for all processes of the script and join their process group, each at most `timeout` seconds.
+
+    If a process of a script that survives is lost meanwhile, this joins the next generation.
+    """
+    with ExitStack() as stack:
+        while True:
+            generation = Generation(plan, plan_file)
+            try:
+                group = stack.enter_context(_joined_in(generation, plan, plan_file, timeout))
+                break
+            except (LaunchError, RunError) as error:
+                if isinstance(error, EndedError) or not generation.is_over(wait=isinstance(error, RunError)):
+                    raise
+        yield group, generation
+
+
+@contextmanager
+def _joined_in(generation: Generation, plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGroup]:
     me = planned_rank(plan)
     if me is not None:
         over_mpi = get(dict(plan.runs[0].spec), ("run", "transport", "kind")) == "mpi"
@@ -185,14 +287,21 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGrou
 
         first = me.role == "server" and me.index == 0  # servers have no time limit
         arrive = partial(
-            Arrivals(plan_file).arrive, str(me), [str(rank) for rank in plan.world], timeout, tell if first else None
+            Arrivals(generation.file).arrive,
+            str(me),
+            [str(rank) for rank in plan.world],
+            timeout,
+            tell if first else None,
+            generation.check,
         )
         if me.role == "server" and over_mpi:
             limit = start_limit(plan.timeout)
             with mpi_start(LostGuards(plan_file).file(str(me)), limit, begin=False), _watching(plan, arrive, limit):
                 load_mpi()
+        if generation.number:  # the guard of this process looks there
+            Arrivals(plan_file).note(str(me))
         arrive()
-    with process_group(plan, plan_file, None if math.isinf(timeout) else timeout) as group:
+    with process_group(plan, plan_file, None if math.isinf(timeout) else timeout, generation) as group:
         yield group
 
 
@@ -300,22 +409,49 @@ def join_launch(
     plan_file = Path(os.environ[PLAN])
     plan = Plan.read(plan_file)
     with _reporting(plan):
-        return _join(plan, plan_file, timeout, copies, timeout if join_timeout is None else join_timeout)
+        if plan.runs[0].plugins:
+            extend(registry_of(plan.runs[0].plugins, Path(plan.runs[0].directory) / PLUGINS).plugins)
+        return _join(plan, plan_file, timeout, copies, timeout if join_timeout is None else join_timeout, None)
 
 
-def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, join_timeout: float) -> LaunchedSession:
-    if plan.runs[0].plugins:
-        extend(registry_of(plan.runs[0].plugins, Path(plan.runs[0].directory) / PLUGINS).plugins)
-    stack = ExitStack()
-    group = stack.enter_context(_joined(plan, plan_file, join_timeout))
-    atexit.register(_close, stack, os.getpid())
+def _join(
+    plan: Plan,
+    plan_file: Path,
+    timeout: float,
+    copies: Copies | None,
+    join_timeout: float,
+    record: ScriptRecord | None,
+) -> LaunchedSession:
+    """Join the session of a launch; a record goes on in it, which the session of an earlier generation had."""
     world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
-    me, folder = world[group.rank], Path(run.directory)
-    clocks = Clocks(group, me) if plan.trace else None
-    offset = clocks.compare() if clocks else None
     shares = plan.script.shares if plan.script is not None else ()
     sharding = Sharding(dict(zip(world, shares, strict=True))) if shares else None
-    session = LaunchedSession(group, world, timeout, copies, sharding)
+    while True:
+        stack = ExitStack()
+        group, generation = stack.enter_context(_joined(plan, plan_file, join_timeout))
+        me, folder = world[group.rank], Path(run.directory)
+        try:
+            clocks = Clocks(group, me) if plan.trace else None
+            offset = clocks.compare() if clocks else None
+            session = LaunchedSession(group, world, timeout, copies, sharding)
+            break
+        except BaseException as error:
+            stack.close()
+            if not (isinstance(error, RunError) and generation.is_over(wait=True)):
+                raise
+    session.generation, session.folder = generation, folder
+    session.exchanges = me.role != "worker" or not generation.survives
+
+    def again() -> LaunchedSession:
+        with _reporting(plan):
+            return _join(plan, plan_file, timeout, copies, join_timeout, session.record)
+
+    session.connect(stack, again)
+    if record is not None:
+        record.follow(session.member)
+        session.record = record
+        session.begin()
+        return session
     writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host)
     facts = {
         "rank": group.rank,
@@ -324,7 +460,6 @@ def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, jo
     }
     neighbours = [str(peer) for peer in group.in_memory()]
     session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)
-    session.folder = folder
     if clocks is not None and offset is not None:
         tracer = Tracer(folder, run.run_id, me, session.host, clocks.session)
         tracer.compare(offset)
@@ -332,12 +467,6 @@ def _join(plan: Plan, plan_file: Path, timeout: float, copies: Copies | None, jo
         session.member.trace = SessionTrace(tracer, folder / "trace" / str(me) / "comm.json", activity)
     session.begin()
     return session
-
-
-def _close(stack: ExitStack, process: int) -> None:
-    """Close what a process has opened, at its end, but not at the end of a process that it has forked."""
-    if process == os.getpid():
-        stack.close()
 
 
 _WATCH = """
@@ -486,6 +615,12 @@ class ScriptEnding:
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._terminate)
         _Forks.watch(self)
+
+    def follow(self, session: Session) -> None:
+        """Watch over the end of this process in the session of the next generation."""
+        self._session = session
+        atexit.unregister(self.end)
+        atexit.register(self.end)  # Python calls it before that which closes the new session
 
     def forget(self) -> None:
         """Leave the session to the parent, in a process that the script has forked."""

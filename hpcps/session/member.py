@@ -43,6 +43,8 @@ _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 """Seconds after which a worker asks for whom it waits, and between two questions."""
 _STALLED = 30.0
 """Seconds after which a worker says for whom it waits; it says so again whenever it has waited twice as long."""
+FAILED = "has failed"
+"""How the phrase about a process begins whose script has ended with an error."""
 _ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
@@ -408,7 +410,7 @@ class Member:
             case Abort(reason=reason):
                 self.fail(RunError(reason), tell=False)
             case Failed(error=error):
-                self._note(source, f"has failed: {error}")
+                self._note(source, f"{FAILED}: {error}")
             case Leave() if source.role == "server":
                 # All workers have left it; their own messages to this process may come later.
                 self.gone[source] = "has ended"

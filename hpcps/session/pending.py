@@ -100,6 +100,13 @@ def number_of_call(form: str) -> int:
     return _calls[form]
 
 
+def forget_exchanges() -> None:
+    """Forget all exchanges that have begun: their session has ended, and another one goes on."""
+    _handles.clear()
+    _unnamed.clear()
+    _calls.clear()
+
+
 def forget_calls() -> None:
     """Count tensors without a name anew, after `join`: a process that had joined has counted fewer."""
     _calls.clear()

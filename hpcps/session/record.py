@@ -10,7 +10,6 @@ from typing import Any
 
 from hpcps.errors import SpecError, message_of
 from hpcps.execution.stopwatch import Stopwatch
-from hpcps.numerics.state import State
 from hpcps.records.provenance import machine
 from hpcps.records.writer import RecordWriter
 from hpcps.session.member import Member
@@ -57,11 +56,24 @@ class ScriptRecord:
             self._logged = committed["logged"]
             self._writer.write("start", **self._facts)
 
-    def committed(self) -> dict[str, Any]:
-        """Return what continues this record from now on when the script is started again; see `resume`."""
-        part = self._writer.part(State())
-        lines, counts = part.record.lines, {"steps": self._steps, "logged": self._logged}
-        return {"run": self._writer.run_id, "lines": lines, "elapsed": part.elapsed, **counts}
+    def committed(self, *, synced: bool = True) -> dict[str, Any]:
+        """Return what continues this record from now on when the script is started again; see `resume`.
+
+        Args:
+            synced: whether the lines so far shall survive a power failure.
+        """
+        if synced:
+            self._writer.sync()
+        counts = {"steps": self._steps, "logged": self._logged}
+        return {"run": self._writer.run_id, "lines": self._writer.lines, "elapsed": self._writer.time, **counts}
+
+    def follow(self, member: Member) -> None:
+        """Go on with the same process in the session of the next generation."""
+        self._member, self._reported = member, (0, 0, 0.0, 0.0)
+
+    def note_loss(self, process: str, cause: str) -> None:
+        """Write a line: a process was lost, and the script goes on."""
+        self._writer.write("lost", process=process, cause=cause, round=self._steps)
 
     def charge(self, task: str) -> None:
         """Add the time since the last charge to a task: `train` or `wait`."""

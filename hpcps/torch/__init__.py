@@ -18,6 +18,8 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `gradient_buckets`: the gradients that are exchanged at once
 - `samples`: notices changes of gradients that torch does not count
 - `resuming`: `TorchState`, with which a script goes on when it is started again
+- `kept`: its commits in memory, for a script that survives the loss of processes
+- `elastic`: Horovod's module of elastic training
 - `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
 - `hook`: the hook of PyTorch's DistributedDataParallel
 - `data_parallel`: BytePS's DistributedDataParallel
@@ -170,7 +172,7 @@ __all__ = [
 
 byteps_push_pull = push_pull_async_inplace
 """BytePS's other name of `push_pull_async_inplace`."""
-_MODULES = ("cross_barrier", "mpi_ops", "ops", "parallel")
+_MODULES = ("cross_barrier", "elastic", "mpi_ops", "ops", "parallel")
 
 
 def __getattr__(name: str) -> Any:

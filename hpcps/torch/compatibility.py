@@ -53,14 +53,10 @@ ABSENT = (
         "call allgather_async for each tensor, and then synchronize for each handle",
     ),
     AbsentNames(
-        ["elastic"],
-        "Horovod",
-        "a launch keeps its processes: start it with `hpcps launch --retry N`, and give TorchState what it needs",
-    ),
-    AbsentNames(
         ["suspend", "resume"],
         "BytePS",
-        "a launch keeps its processes: start it with `hpcps launch --retry N`, and give TorchState what it needs",
+        "a launch keeps the number of its processes: start it with `hpcps launch --survive` or `--retry N`, and give "
+        "TorchState what it needs",
     ),
     AbsentNames(["HorovodInternalError"], "Horovod", "an exchange that fails raises hpcps.errors.RunError"),
     AbsentNames(["num_groups=", "groups="], "Horovod", "small gradients travel together by themselves: leave it out"),

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session.current import session, size
+from hpcps.session.current import check_survives, session, size
 from hpcps.session.reduction import Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import begin, check_whole
@@ -24,6 +24,7 @@ from hpcps.torch.together import Together
 _steps = count()
 _SPARSE, _DENSE = 1, 2
 """How a process has a gradient: a dense one anywhere decides."""
+_all: list[ref[Gradients]] = []
 _hooks: MutableMapping[Tensor, RemovableHandle] = WeakTensorKeyDictionary()
 
 
@@ -62,6 +63,8 @@ class Gradients:
         Raises:
             SpecError: gradients cannot be combined in this way.
         """
+        remedy = "make it before elastic.run, because it goes on with the same one after a loss"
+        check_survives("DistributedOptimizer in the function", remedy, repeated=True)
         self.names, self._passes, self.synchronizes, self.combined = names, passes, True, False
         self._left = dict.fromkeys(names, passes)
         self._partial: dict[Tensor, Tensor] = {}  # gradients that have had some of the passes of a step
@@ -81,17 +84,31 @@ class Gradients:
                 )
             groups, name = [list(names)], f"gradients {next(_steps)}"
         self._reduction, self._compression, self._factor = reduction, compression, factor
-        self._buckets: dict[Tensor, GradientBucket | SparseGradient] = {}
-        for group in groups:
-            self._put_together(group, name)
+        self._groups, self._name = groups, name
         self._layouts = f"layouts of {next(iter(names.values()))}"
-        self._agreed = sparse_as_dense or reduction not in ("mean", "sum")
-        self._held: dict[Tensor, State] = {}  # sparse gradients that are complete before the processes agree
+        self._dense = sparse_as_dense or reduction not in ("mean", "sum")
+        self._declare()
+        _all.append(ref(self))
         for parameter in names:
             if parameter in _hooks:  # of an earlier optimizer
                 _hooks[parameter].remove()
             _hooks[parameter] = parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
+
+    def _declare(self) -> None:
+        """Begin in a session, without a gradient."""
+        self._buckets: dict[Tensor, GradientBucket | SparseGradient] = {}
+        for group in self._groups:
+            self._put_together(group, self._name)
+        self._agreed = self._dense
+        self._held: dict[Tensor, State] = {}  # sparse gradients that are complete before the processes agree
         session().expect(_unfinished(ref(self)))
+
+    def renew(self) -> None:
+        """Begin anew in another session: what had begun in the last one, and its gradients, are void."""
+        for parameter in self.names:
+            parameter.grad = None
+        self.forget()
+        self._declare()
 
     def _put_together(self, group: Sequence[Tensor], name: str = "", note: str = "") -> GradientBucket:
         """Exchange the gradients of some parameters together, by a name or by those of the first and the last."""
@@ -106,6 +123,7 @@ class Gradients:
 
         A step that waits for all gradients gains nothing by it, and loses the order in which they are computed.
         """
+        check_survives("CrossBarrier", "use DistributedOptimizer without it", repeated=False)
         self._prioritized = True
         self._priorities = {parameter: -place for place, parameter in enumerate(self.names)}
         for bucket in self._buckets.values():
@@ -286,6 +304,14 @@ class Gradients:
                 f"{len(changed)} of {len(self.names)} gradients, such as {changed[0]}, changed between backward() and "
                 f"step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, {instead}"
             )
+
+
+def renew_all() -> None:
+    """Begin all exchanges of gradients anew in another session, in the order in which the script has begun them."""
+    _all[:] = [known for known in _all if known() is not None]
+    for known in _all:
+        if (gradients := known()) is not None:
+            gradients.renew()
 
 
 def _layout_of(gradient: Tensor | None) -> int:

@@ -17,11 +17,14 @@ from torch import Tensor
 from hpcps.errors import RunError, SpecError, message_of
 from hpcps.session.commits import FOLDER, Commits
 from hpcps.session.current import rank, session, size
+from hpcps.session.join import LaunchedSession
 from hpcps.session.session import Session
-from hpcps.torch.collectives import allgather
+from hpcps.torch.collectives import allgather, broadcast_object
+from hpcps.torch.kept import KeptCommits
 from hpcps.torch.state import is_asynchronous
 
-_OWN = ("commit", "folder", "restored")
+_OWN = ("begin", "commit", "folder", "restored")
+_RANDOM, _RECORD = "_random", "_record"
 _VALUES = (bool, int, float, str, type(None))
 _in_use: WeakKeyDictionary[Session, set[Path]] = WeakKeyDictionary()
 """The folders of the states of each session."""
@@ -75,6 +78,16 @@ class TorchState:
         vars(self).update(parts)
         self._names = tuple(parts)
         self._state()
+        self._kept: KeptCommits | None = None
+        current = session()
+        if isinstance(current, LaunchedSession) and current.generation.survives:
+            if folder is not None:
+                raise SpecError(
+                    "TorchState keeps its commits in memory under `hpcps launch --survive`: leave folder= out, and "
+                    "save files of your own"
+                )
+            self.restored, self._kept = False, KeptCommits(self._divided, self._take_back)
+            return
         found = self._folder(folder)
         others, place = _in_use.setdefault(session(), set()), found.resolve()
         if place in others:
@@ -103,10 +116,16 @@ class TorchState:
     def commit(self) -> None:
         """Write the state of this process; returns when all processes have written theirs.
 
+        Under `hpcps launch --survive`, this keeps it in memory instead.
+
         Raises:
             RunError: it cannot be written, or not all processes take part, or not equally often.
             SpecError: a part has what cannot be kept.
         """
+        if self._kept is not None:
+            self._kept.commit()
+            self._note_commit()
+            return
         buffer, record = io.BytesIO(), session().record
         torch.save({"parts": self._state(), "random": _random_states()}, buffer)
         self._number += 1
@@ -117,6 +136,45 @@ class TorchState:
                 "the processes commit different states: all must call commit() equally often, and none before it join()"
             )
         self._commits.keep(rank(), self._number)
+
+    def begin(self) -> None:
+        """Begin what `elastic.run` repeats, in all processes at the same time.
+
+        All get models, optimizers and tensors of process 0, or those of the last commit, if there is one.
+        """
+        if self._kept is None:
+            if not self.restored:
+                self._take_back(broadcast_object(self._divided()[0], 0, "state"))
+            return
+        giver, current = self._kept.agree(), session()
+        if isinstance(current, LaunchedSession) and current.record is not None and current.rank == giver:
+            for loss in current.losses:
+                current.record.note_loss(f"{loss.role}-{loss.index}", loss.why)
+
+    def _note_commit(self) -> None:
+        """Tell the launcher of the first commit in a generation."""
+        current = session()
+        if isinstance(current, LaunchedSession) and not current.has_committed:
+            current.has_committed = True
+            if current.rank == 0:
+                current.generation.note_commit()
+
+    def _divided(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states of the parts that are equal in all processes, and what each process has for itself."""
+        states, record = self._state(), session().record
+        shared = {name: states.pop(name) for name in self._names if _is_shared(getattr(self, name))}
+        recorded = {} if record is None else record.committed(synced=False)
+        return shared, states | {_RANDOM: _random_states(), _RECORD: recorded}
+
+    def _take_back(self, states: Mapping[str, Any]) -> None:
+        """Give parts their states, and what else `_divided` has returned."""
+        for name, state in states.items():
+            if name == _RANDOM:
+                _restore_random(state)
+            elif name != _RECORD:
+                self._give(name, state)
+            elif (record := session().record) is not None:
+                record.resume(state)
 
     def _is_everywhere(self) -> bool:
         """Wait for all processes; return whether all of them have a commit of this number."""
@@ -202,6 +260,11 @@ class TorchState:
         else:
             was = _described(state) if isinstance(state, Tensor) else f"no tensor, but {state!r:.50}"
             raise SpecError(f"{name} was {was} at the last commit, and is {_described(part)} now")
+
+
+def _is_shared(part: Any) -> bool:
+    """Return whether a part is equal in all processes: models, optimizers, schedulers and tensors are."""
+    return isinstance(part, Tensor) or (hasattr(part, "load_state_dict") and not isinstance(part, torch.Generator))
 
 
 def _state_of(part: Any) -> Any:

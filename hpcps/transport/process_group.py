@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NoReturn
+from weakref import ref
 
 import numpy as np
 
@@ -161,10 +162,12 @@ def keep_to_this_process(group: ProcessGroup, who: str) -> None:
         who: the name of this process, such as `worker-3`.
     """
     message = f"{who} has forked this process, which is not a member of its process group: exchange in {who} itself"
+    known = ref(group)  # a process may have left this group, and be in another one
 
     def leave() -> None:
-        refuse(group, ("collect", "share", "barrier", "settle"), message)
-        refuse(group.transport, ("send", "receive", "join", "reduce", "settle", "barrier"), message)
+        if (here := known()) is not None:
+            refuse(here, ("collect", "share", "barrier", "settle"), message)
+            refuse(here.transport, ("send", "receive", "join", "reduce", "settle", "barrier"), message)
 
     os.register_at_fork(after_in_child=leave)
 
@@ -189,6 +192,8 @@ class LaunchedProcess:
         incarnation: the number of the replacement that this process is; 0 if it is none.
         watch: called again and again while a collective operation waits; raises `LostError` if another process gives no
             sign of life.
+        interrupt: called again and again while this process waits for messages, or for others to join; raises
+            `LostError` if all processes shall join each other anew, because one is lost.
     """
 
     rank: int | None
@@ -197,6 +202,7 @@ class LaunchedProcess:
     launch: str
     rendezvous: Rendezvous
     watch: Callable[[], None] = unwatched
+    interrupt: Callable[[], None] = unwatched
     replaceable: frozenset[int] = frozenset()
     silence: float = math.inf
     leader: int = 0

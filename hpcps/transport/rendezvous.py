@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,8 +41,12 @@ class Rendezvous:
         except OSError as error:
             raise LaunchError(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def find(self, timeout: float) -> tuple[str, int]:
+    def find(self, timeout: float, interrupt: Callable[[], None] = lambda: None) -> tuple[str, int]:
         """Wait until the scheduler listens; return its host and port.
+
+        Args:
+            timeout: seconds.
+            interrupt: called again and again; what it raises ends this.
 
         Raises:
             LaunchError: it does not listen within `timeout` seconds.
@@ -55,6 +60,7 @@ class Rendezvous:
                     f"no scheduler in {self.path} after {timeout:g} s: {what}; check that the scheduler has started, "
                     "and that every host can read that folder"
                 )
+            interrupt()
             time.sleep(_LOOK_EVERY)
         return there
 

@@ -10,7 +10,7 @@ import pytest
 from running_processes import alive, within
 
 from hpcps.launch.cause import ProcessDeath, lost_guards, read_death
-from hpcps.launch.guard import LostGuards
+from hpcps.launch.guard import ENDED, LostGuards
 from hpcps.launch.plan import Plan, Rank
 
 GUARDED = """
@@ -18,7 +18,11 @@ import os, signal, sys, time
 from pathlib import Path
 from hpcps.launch.guard import stand_guard
 joining = Path(sys.argv[4]) if sys.argv[4:] else None
-started = stand_guard(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), joining=joining)
+replaced = sys.argv[5:] == ["replaced"]
+linger = 100.0 if replaced else 0.0
+started = stand_guard(
+    sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), joining=joining, linger=linger, replaced=replaced
+)
 print(os.getpid(), os.uname().nodename, flush=True)
 """
 
@@ -62,6 +66,18 @@ def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, e
     deaths = [death for line in output.splitlines() if (death := read_death(f"[3] {line}"))]
     assert deaths == [ProcessDeath("worker", 3, int(pid), host, f"the process {end}")]
     assert not (tmp_path / "lost").exists()
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_the_guard_of_a_process_that_is_replaced_ends_at_once_and_tells_nobody_that_it_has_not_joined(
+    guarded, tmp_path
+):
+    joining = tmp_path / "joining" / "worker-3"
+    process = guarded("worker-3", "os.kill(os.getpid(), 9)", 600.0, str(joining), "replaced")
+    output, _ = process.communicate(timeout=60)  # it would linger for longer
+    assert process.returncode == -9
+    assert "was killed by signal 9 (SIGKILL)" in output
+    assert not joining.with_name(joining.name + ENDED).exists()
 
 
 @pytest.mark.usefixtures("starts_processes")

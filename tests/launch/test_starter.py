@@ -15,7 +15,8 @@ from running_processes import processes, within
 from small_experiment import small_experiment
 
 from hpcps.errors import LaunchError
-from hpcps.launch.plan import Plan, PlannedRun, Rank
+from hpcps.launch.losses import Losses
+from hpcps.launch.plan import Plan, PlannedRun, Rank, Script
 from hpcps.transport.rendezvous import Rendezvous
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
@@ -140,6 +141,35 @@ def test_nothing_is_started_again_after_a_stop(start, replacing, tmp_path):
     assert process.returncode == 143
     assert "is replaced" not in output
     assert not processes(str(tmp_path))
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    """Write the plan of a script that survives lost processes; return the options of the starter."""
+    world = (Rank(0, "worker", 0, "localhost"), Rank(1, "worker", 1, "localhost"))
+    runs = (PlannedRun("run", "", str(tmp_path), {"run": {}}),)
+    Plan(world, runs, mpi=False, script=Script(("python",), "/", 1, survives=True)).write(tmp_path / "plan")
+    return "--plan", str(tmp_path / "plan")
+
+
+def test_a_lost_process_of_a_script_is_told_and_started_again_and_waits_for_no_other(start, scripted, tmp_path):
+    programs = {"keeps": WAITS, "dies": NUMBER + "os.kill(os.getpid(), 9) if number < 1 else " + SHOWN}
+    process = start([(1, "localhost", "keeps"), (1, "localhost", "dies")], programs, *scripted)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert "hpcps: worker-1 is replaced (1)\n" in output
+    losses = Losses(tmp_path / "plan")
+    assert losses.names() == ["worker-1.0"]
+    assert losses.read("worker-1.0").why == "was killed by signal 9 (SIGKILL)"
+
+
+def test_a_process_that_is_killed_when_another_has_ended_its_script_is_not_started_again(start, scripted, tmp_path):
+    programs = {"ends": SHOWN, "dies": WAITS.replace("dies", "ends") + "; time.sleep(2); os.kill(os.getpid(), 9)"}
+    process = start([(1, "localhost", "ends"), (1, "localhost", "dies")], programs, *scripted)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 137
+    assert "is replaced" not in output
+    assert Losses(tmp_path / "plan").names() == []
 
 
 def test_who_is_told_to_stop_may_end_by_itself(start, tmp_path):

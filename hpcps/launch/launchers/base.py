@@ -92,8 +92,9 @@ class Launcher(Config, ABC):
             LaunchError: the launcher cannot express the job.
         """
         if job.plan.replaceable and not self.replaces:
+            who = "run shall survive that (survive.workers)" if job.plan.script is None else "script shall survive that"
             raise LaunchError(
-                f"{self.name} ends all processes when one is lost, and the run shall survive that (survive.workers): "
+                f"{self.name} ends all processes when one is lost, and the {who}: "
                 "leave --mpirun and --dialect out, so that hpcps starts the processes itself"
             )
         refuse_special_characters(job)

@@ -126,7 +126,7 @@ class OverPslite(ProcessTransport):
             # Check the user's variables before the search for the scheduler.
             variables |= {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "1"}
             settings = Settings.from_environment(variables)
-            root, port = process.rendezvous.find(settings.timeout)
+            root, port = process.rendezvous.find(settings.timeout, process.interrupt)
             return replace(settings, root_host=root, root_port=port, heartbeat_interval=interval)
         # On one machine: loopback. Else, unless an interface is given: the network of the other hosts.
         other = next((each for each in process.hosts if each != host), "127.0.0.1")

@@ -22,6 +22,7 @@ from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.sockets import own_address
 
 _LINGER = 2.0
+_LOOK_EVERY = 0.5
 _RECOVERY_WAIT = 0.3
 _GROUPS = {WORKERS: "all workers", EVERYONE: "all nodes"}
 
@@ -37,6 +38,7 @@ class Node:
         announce: called on a scheduler with its address, once it listens; a `root_port` of 0 becomes a free port.
         observe: is told, in the receiving thread, which nodes the scheduler has declared dead, and which nodes have
             replaced them.
+        interrupt: called again and again while this node waits for others; what it raises ends this.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class Node:
         mesh: bool = False,
         announce: Callable[[NodeInfo], None] = lambda me: None,
         observe: Callable[[NodeDeath | NodeInfo], None] = lambda change: None,
+        interrupt: Callable[[], None] = lambda: None,
     ) -> None:
-        self.settings = settings
+        self.settings, self._interrupt = settings, interrupt
         self._members = members = KnownNodes(settings, mesh=mesh)
         self.dropped, self.nodes, self.sender = members.dropped, members.nodes, members.sender
         self._announce = announce
@@ -236,7 +239,8 @@ class Node:
 
     def _wait(self, event: Event, missing: Callable[[], str], without_timeout: bool = False) -> None:
         deadline = math.inf if without_timeout else time.monotonic() + self.settings.timeout
-        while not event.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
+        while not event.wait(min(_LOOK_EVERY, max(deadline - time.monotonic(), 0.0))):
+            self._interrupt()
             if self._scheduling is None and not self.nodes:
                 self._read_registration_reply()
             if self._members.left.is_set():

@@ -117,7 +117,15 @@ class PsliteProcessGroup(ProcessGroup):
             replaceable=frozenset(self._ids[rank] for rank in self._replaceable),
             silence=process.silence if self._replaceable else 0.0,
         )
-        self._node = Node(settings, self._deliver, mesh=True, announce=announce, observe=self._observe)
+        self._interrupt = process.interrupt
+        self._node = Node(
+            settings,
+            self._deliver,
+            mesh=True,
+            announce=announce,
+            observe=self._observe,
+            interrupt=process.interrupt,
+        )
         roles = {peer: id_ for id_, peer in named if id_ != SCHEDULER_ID}
         # Before the node starts: others send to a replacement as soon as they know it.
         self._transport = PsliteTransport(self._node, roles, self._check_peers, self.incarnation)
@@ -405,6 +413,7 @@ class PsliteProcessGroup(ProcessGroup):
         if now - self._checked < _CHECK_EVERY:
             return
         self._checked = now
+        self._interrupt()
         self._node.check()
         replaceable = {self._ids[rank] for rank in self._replaceable}
         for id_ in self._node.sender.given_up.keys() - replaceable:

@@ -1,0 +1,110 @@
+"""Commits in memory, for a script that survives the loss of processes.
+
+Each process keeps its models, optimizers and tensors. What differs between the processes, such as random numbers, all
+keep of each, so that any of them can give a replacement of any other what that one had.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hpcps.errors import RunError
+from hpcps.session.current import rank, size
+from hpcps.torch.collectives import allgather, allgather_object, broadcast_object
+
+Parts = Mapping[str, Any]
+_NAME = "state"
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """What a process has at a commit.
+
+    Attributes:
+        number: the number of the commit, from 1.
+        shared: the states of the parts that are equal in all processes.
+        own: the states of the other parts of each process, written by torch; empty until all have committed.
+    """
+
+    number: int
+    shared: Parts
+    own: tuple[bytes, ...] = ()
+
+
+class KeptCommits:
+    """The last commit of a process, and the one that it has begun.
+
+    Args:
+        take: returns the states of the shared parts and of the others, as they are.
+        give: gives the parts some of these states.
+    """
+
+    def __init__(self, take: Callable[[], tuple[Parts, Parts]], give: Callable[[Parts], None]) -> None:
+        self._take, self._give = take, give
+        self._last: KeptState | None = None
+        self._begun: KeptState | None = None
+
+    def commit(self) -> None:
+        """Keep what this process has; returns when all processes do.
+
+        Raises:
+            RunError: not all processes take part, or not equally often.
+        """
+        shared, own = self._take()
+        number = 1 + (self._last.number if self._last else 0)
+        self._begun = KeptState(number, copy.deepcopy(shared))
+        found = allgather_object((number, _written(own)), _NAME)
+        if {each for each, _ in found} != {number}:
+            raise RunError("the processes commit different states: all must call commit() equally often")
+        self._last, self._begun = replace(self._begun, own=tuple(of_rank for _, of_rank in found)), None
+
+    def agree(self) -> int:
+        """Go back to the last commit of any process, in all of them; a replacement gets it from another process.
+
+        Without a commit, all get the shared parts of process 0, and commit.
+
+        Returns:
+            The rank of the process that has given it.
+        """
+        mine = [each.number if each else 0 for each in (self._last, self._begun)]
+        numbers = allgather(torch.tensor([mine]), _NAME).tolist()
+        committed = [last for last, _ in numbers]
+        newest = max(committed)
+        giver = committed.index(newest)
+        if not newest:
+            shared = self._take()[0] if rank() == giver else {}
+            content = broadcast_object(_written(shared), giver, _NAME)
+            if rank() != giver:
+                self._give(_read(content))
+            self.commit()
+            return giver
+        known = next((each for each in (self._last, self._begun) if each and each.number == newest), None)
+        lacks = any(newest not in each for each in numbers)
+        given: tuple[bytes, tuple[bytes, ...]] = b"", ()
+        if rank() == giver:
+            assert known is not None, "it has committed"
+            given = _written(known.shared) if lacks else b"", known.own
+        content, own = broadcast_object(given, giver, _NAME)
+        if len(own) != size():
+            raise RunError(f"the state of {len(own)} processes cannot be given to {size()}")
+        self._last, self._begun = KeptState(newest, known.shared if known else _read(content), own), None
+        self._give(copy.deepcopy(self._last.shared))
+        self._give(_read(own[rank()]))
+        return giver
+
+
+def _written(states: Parts) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(dict(states), buffer)
+    return buffer.getvalue()
+
+
+def _read(content: bytes) -> Parts:
+    found: Parts = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return found
