@@ -12,6 +12,7 @@ from pathlib import Path
 from hpcps.cli.arguments import ArgumentFileParser, add_point_arguments, add_results_argument
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import is_done
+from hpcps.execution.sweep.resizing import with_members
 from hpcps.launch.batch import job_id, with_gpus
 from hpcps.launch.detect import TIMEOUT, detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
@@ -147,7 +148,7 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
     dialect = None if args.dialect is None else find_launcher(args.dialect, args.image)
     there = args.results if dialect is None or dialect.results_there is None else dialect.results_there
     launches = prepare(
-        chosen,
+        [with_members(point, args.results) for point in chosen],
         there,
         args.output,
         site_of(args, [point.run.transport for point in chosen], dialect),

@@ -21,6 +21,7 @@ from hpcps.cli import (
     launch,
     plot,
     replay,
+    resize,
     results,
     run,
     search,
@@ -33,6 +34,7 @@ from hpcps.launch.limits import raise_limit
 _COMMANDS = (
     check.register,
     run.register,
+    resize.register,
     launch.register,
     search.register,
     status.register,

@@ -13,6 +13,7 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import INTERVAL, Unfinished, damage_of, directory_of
+from hpcps.execution.sweep.resizing import with_members
 from hpcps.execution.sweep.slots import crowding, divide
 from hpcps.launch.batch import last_moment, may_go_on, predecessors, seconds
 from hpcps.launch.exit_status import ExitStatus
@@ -159,7 +160,7 @@ def _share(args: argparse.Namespace, name: str, unfinished: Unfinished) -> int:
 
 def _prepare(args: argparse.Namespace, name: str, points: Sequence[Point]) -> tuple[Site | None, Sequence[Launch]]:
     """Return where the launches of points run, and the launches; report roles that cannot be placed."""
-    there = [point for point in points if not point.run.transport.in_process]
+    there = [with_members(point, args.results) for point in points if not point.run.transport.in_process]
     if not there:
         return None, ()
     folder, site = launch_folder(args.results, name), site_of(args, [point.run.transport for point in there])

@@ -13,6 +13,7 @@ from hpcps.inputs import printable
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
+    from hpcps.records.run_directory import RunDirectory
     from hpcps.records.status import RunStatus
     from hpcps.records.step_state import StepState
 
@@ -125,6 +126,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
             notes += [f"  {run.run_id}: {_local_steps(step)}" for step in run.step_states]
         if run.quorum and (counts := participation(RunDirectory(run.path))) is not None:
             notes.append(f"  {run.run_id}: {least_present(counts)}")
+        if note := _workers(RunDirectory(run.path)):
+            notes.append(f"  {run.run_id}: {note}")
         if run.lost:
             last, count = run.lost[-1], len(run.lost)
             who = (
@@ -157,6 +160,18 @@ def overview(runs: Sequence[RunStatus]) -> str:
     widths = {column: max(len(row[column]) for row in rows if len(row[column]) <= _WIDEST) for column in used}
     table = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in rows]
     return "\n".join(table + notes)
+
+
+def _workers(directory: RunDirectory) -> str:
+    """Describe the numbers of workers of a run that was resized, or is to be; else return an empty text."""
+    from hpcps.spec.members import members_of
+
+    members, wanted = members_of(directory.spec), directory.resize_requested
+    found = [f"{each.workers} after epoch {each.epoch}" for each in members[1:]]
+    said = [f"it began with {members[0].workers} workers, and has {', '.join(found)}"] if found else []
+    if wanted is not None:
+        said.append(f"it goes on with {wanted} workers where its epoch ends")
+    return "; ".join(said)
 
 
 def _without_runs(folder: Path) -> str:

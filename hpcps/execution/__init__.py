@@ -14,6 +14,7 @@ launches.
 - `background`: runs one task at a time in the background of a role
 - `evaluation_process`: evaluates for the evaluator, in another process
 - `resume`: the checkpoint from which a run resumes
+- `resized_parts`: the parts of a checkpoint from which a run goes on with another number of workers
 - `device_buffers`: chooses where the buffers of a run are
 - `inprocess`: executes a whole run in one process
 - `observer`: what a run tells an observer

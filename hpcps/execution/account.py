@@ -15,9 +15,9 @@ from hpcps.records.writer import RecordLines
 from hpcps.roles.events import Event, Idle, Resumed, StopRequested
 from hpcps.transport.base import Traffic
 
-IDLE, RESULT, STOP, TIMER = "idle", "result", "stop", "timer"
+IDLE, RESULT, STOP, STOP_AT_EPOCH, TIMER = "idle", "result", "stop", "stop at epoch", "timer"
 """Events, other than messages, whose order depends on time: no message waits, the result of a background task, a
-request to stop, the end of an imposed time."""
+request to stop, one to stop where an epoch ends, the end of an imposed time."""
 
 LOST, REPLACED, SKIPPED = "lost ", "replaced ", "skipped "
 """Precede the name of another process: it is lost; it has the replacement of the number after the name; so many of its
@@ -97,8 +97,8 @@ class Account:
                 self.note(IDLE)
             case Resumed():
                 self.note(TIMER)
-            case StopRequested():
-                self.note(STOP)
+            case StopRequested(at_epoch):
+                self.note(STOP_AT_EPOCH if at_epoch else STOP)
 
     def note(self, name: str) -> None:
         """Append an event to the order."""

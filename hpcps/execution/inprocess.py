@@ -41,6 +41,7 @@ def run_in_process(
     directory: RunDirectory,
     stop: Callable[[], bool] = lambda: False,
     *,
+    resize: Callable[[], bool] = lambda: False,
     trace: bool = False,
     observer: Observer | None = None,
 ) -> bool:
@@ -50,6 +51,7 @@ def run_in_process(
         run: the run, with its id.
         directory: its folder; if it holds a checkpoint, the run resumes from there.
         stop: returns whether the run shall stop at its next checkpoint.
+        resize: returns whether it shall stop where an epoch ends, to go on with another number of workers.
         trace: whether to trace each role.
         observer: follows all roles.
 
@@ -66,7 +68,10 @@ def run_in_process(
     run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
     resume = Resume(directory, run, peers)
-    directory.checkpoints.forget_after(resume.find(_check))
+    position = resume.find(_check)
+    if reason := resume.refusal(position):
+        raise RunError(reason)
+    directory.checkpoints.forget_after(position)
     parts, attempt = resume.parts, 1 + resume.last_attempt()
     ticks = simulation.clock if simulation else time.monotonic
     session = time.time_ns()
@@ -124,6 +129,7 @@ def run_in_process(
                 tracer=tracer,
                 background=simulation.background(peer) if simulation else None,
                 stop=stop,
+                resize=resize,
                 keep=run.checkpoint.keep,
                 observer=observer,
                 ordered=arrival_decides(run),

@@ -47,10 +47,13 @@ from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter, elapsed_in, last_attempt
 from hpcps.roles.events import Role
 from hpcps.roles.resources import Resources
+from hpcps.spec.members import members_of
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import DeclaredLostError, LostError, ProcessGroup
 
 _Writer = TypeVar("_Writer", bound=RecordWriter)
+
+_End = Literal["done", "suspended", "failed"]
 
 _OTHERS_REPORT = 0.5
 """Seconds between a failure and the end of the process, at which MPI ends all others: the end of another process may be
@@ -98,6 +101,7 @@ class _Services:
         clocks: the clocks of the other processes; None without a trace.
         display: shows the progress of a launch that no `hpcps run` supervises; None in most processes.
         evaluations: the process that evaluates for an evaluator; None in the others.
+        resizes: whether `hpcps run` has started the launch, and starts another one with another number of workers.
     """
 
     stop: StopFile
@@ -107,6 +111,7 @@ class _Services:
     clocks: Clocks | None = None
     display: ProgressDisplay | None = None
     evaluations: EvaluationProcess | None = None
+    resizes: bool = False
 
 
 class _Beginning(NamedTuple):
@@ -179,7 +184,7 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
         EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations,
         TrackingProcess() as tracking,
     ):
-        services = _Services(stop, group, devices, tracking, clocks, display, evaluations)
+        services = _Services(stop, group, devices, tracking, clocks, display, evaluations, not plan.progress)
         for planned in plan.runs:
             if group.share(stop.requested()):
                 if group.leads:
@@ -188,8 +193,11 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
                 break
             context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
             try:
-                if not _execute_run(context, services):
+                ended = _execute_run(context, services)
+                if ended == "failed":
                     return 1
+                if ended == "suspended" and not group.share(stop.requested()):
+                    break  # it goes on in another launch, with another number of workers
             except LostError as error:
                 context.report(None, "exchange", error)
                 raise
@@ -252,8 +260,8 @@ def _progress(plan: Plan) -> ProgressDisplay:
     return display
 
 
-def _execute_run(context: ProcessContext, services: _Services) -> bool:
-    """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
+def _execute_run(context: ProcessContext, services: _Services) -> _End:
+    """Execute one run to its end, or to a checkpoint if it shall stop; return how it ended."""
     group, evaluations = services.group, services.evaluations
     role, problem, report = None, "", nothing
     peers = () if context.peer is None else (context.peer,)
@@ -278,17 +286,20 @@ def _execute_run(context: ProcessContext, services: _Services) -> bool:
         problem = message_of(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
         report = partial(context.report, None, "start", error)
     if not collective_check(group, problem, report):
-        return False
+        return "failed"
     loaded = [text for text in group.collect(json.dumps(kernels())) if text]  # the roles have loaded the libraries
     if group.leads:
         context.directory.extend_provenance({"kernels": of_all(map(json.loads, loaded))})
     position = resume.find(partial(collective_check, group), group.share)
+    if reason := resume.refusal(position):
+        collective_check(group, reason)
+        return "failed"
     part = next(iter(resume.parts.values()), None)
     earlier = group.collect(f"{resume.last_attempt()} {part.elapsed if part else 0.0}")
     attempts, times = zip(*(text.split() for text in earlier if text), strict=True)
     attempt, elapsed = 1 + max(map(int, attempts)), max(map(float, times))
     if position >= 0 and not collective_check(group, restore_role(role, part)):
-        return False
+        return "failed"
     if position >= 0 and group.leads:
         print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}", flush=True)
     if group.leads:
@@ -301,19 +312,17 @@ def _execute_run(context: ProcessContext, services: _Services) -> bool:
             if role is not None:
                 driver = _perform(role, context, services, _Beginning(attempt, part), buffers, tracer)
                 if driver is None:
-                    return False
+                    return "failed"
             # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
             group.settle()
             compare(services.clocks, tracer)
         ended = _end(context, driver, group, began)
     if services.display and ended == "done":
         services.display.finish(context.planned.run_id)
-    return ended != "failed"
+    return ended
 
 
-def _end(
-    context: ProcessContext, driver: RoleDriver | None, group: ProcessGroup, began: float
-) -> Literal["done", "suspended", "failed"]:
+def _end(context: ProcessContext, driver: RoleDriver | None, group: ProcessGroup, began: float) -> _End:
     """Mark the run as done if all its files are there, unless its roles have ended at a checkpoint.
 
     Args:
@@ -394,6 +403,7 @@ def _perform(
                 tracer=tracer,
                 background=background,
                 stop=services.stop.requested,
+                resize=lambda: services.resizes and context.directory.resize_requested is not None,
                 keep=context.run.checkpoint.keep,
                 observer=observer,
                 ordered=arrival_decides(context.run),
@@ -439,8 +449,14 @@ def _is_coordinator(context: ProcessContext) -> bool:
 
 
 def _prepare(context: ProcessContext, group: ProcessGroup) -> None:
-    """Create the folder of the run, with its spec and its provenance."""
+    """Create the folder of the run, with its spec and its provenance.
+
+    Raises:
+        RunError: it cannot be written, or the run was resized after the plan was written.
+    """
     directory = context.directory
+    if not directory.restarts and members_of(directory.spec) != members_of(context.planned.spec):
+        raise RunError(f"{directory.path} was resized after this launch was written: write it again")
     # First, so that later failures are reported separately from those of an earlier attempt.
     directory.create(context.planned.spec)
     directory.check_writable()

@@ -18,6 +18,7 @@ from hpcps.records.trace.clocks import Clocks
 from hpcps.records.trace.tracer import Tracer, names_of
 from hpcps.registry import activate
 from hpcps.registry.plugins import registry_of
+from hpcps.spec.members import members_of
 from hpcps.spec.schema import Run
 from hpcps.transport.process_group import LostError
 
@@ -25,7 +26,8 @@ from hpcps.transport.process_group import LostError
 def planned_run(planned: PlannedRun) -> Run:
     """Activate the plugins of a run, and return the run."""
     activate(registry_of(planned.plugins, Path(planned.directory) / PLUGINS))
-    return Run.model_validate(planned.spec["run"]).identified(planned.run_id)
+    run = Run.model_validate(planned.spec["run"]).identified(planned.run_id)
+    return run.resized(members_of(planned.spec))
 
 
 class ProcessContext:

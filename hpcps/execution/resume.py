@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcps.errors import HpcpsError, text_of
+from hpcps.execution.resized_parts import joined_part, resized_part
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
@@ -39,9 +40,9 @@ class Resume:
         self._checkpoints = directory.checkpoints
         self._run_id = run.id
         self._peers = tuple(peers)
+        self._run = run
         self._roster = roster = Roster.of(run)
-        self._everyone = frozenset(map(str, roster.with_state()))
-        self._replaceable = frozenset(map(str, roster.replaceable(run)))
+        self._began = run.members[-1].position
         self._coordinator = str(roster.coordinator)
         # The validators that may be lost, and the local steps of a round of such a run.
         self._validators = roster.all_validators() if run.survive.validators else ()
@@ -76,11 +77,37 @@ class Resume:
     def _read(self, position: int) -> str:
         """Read the parts of the roles; return the problem of the checkpoint, or an empty text."""
         try:
-            self._checkpoints.check(position, self._run_id, self._everyone, self._replaceable)
+            self._check(position)
             self.parts = {peer: self.part(position, peer) for peer in self._peers}
         except HpcpsError as error:
             return str(error)
         return ""
+
+    def _check(self, position: int) -> None:
+        """Check that a checkpoint is complete and undamaged; processes that may be lost may have no part.
+
+        Raises:
+            RunError: it cannot be used.
+        """
+        roster = self._roster_at(position)
+        everyone = frozenset(map(str, roster.with_state()))
+        replaceable = everyone.intersection(map(str, roster.replaceable(self._run)))
+        self._checkpoints.check(position, self._run_id, everyone, replaceable)
+
+    def _roster_at(self, position: int) -> Roster:
+        """Return the roster of the run that wrote a checkpoint."""
+        resized = len(self._run.members) > 1 and position == self._began
+        return replace(self._roster, workers=self._run.members[-2].workers) if resized else self._roster
+
+    def refusal(self, position: int) -> str:
+        """Return why the run cannot begin at its beginning, if `find` has found no checkpoint; else an empty text."""
+        if position >= 0 or len(self._run.members) == 1:
+            return ""
+        return (
+            f"{self._directory.path} has no usable checkpoint at or after {self._began}, where the run was resized to "
+            f"{self._run.topology.workers} workers: --no-resume starts it from the beginning, with "
+            f"{self._run.members[0].workers}"
+        )
 
     def part(self, position: int, peer: Peer) -> CheckpointPart:
         """Return the part with which a role goes on from a checkpoint.
@@ -91,8 +118,17 @@ class Resume:
         if peer == EVALUATOR:
             # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
             everything = self._checkpoints.record_of(position, str(peer))
-            return CheckpointPart(State(), everything, self._checkpoints.read(position, self._coordinator).elapsed)
-        if str(peer) in self._replaceable and not self._checkpoints.has(position, str(peer)):
+            # The coordinator may be lost; without servers it is not.
+            of = self._coordinator if self._checkpoints.has(position, self._coordinator) else str(SERVER_0)
+            return CheckpointPart(State(), everything, self._checkpoints.read(position, of).elapsed)
+        has_part = self._checkpoints.has(position, str(peer))
+        if self._roster_at(position) != self._roster:
+            if has_part:
+                return resized_part(self._run, peer, self._checkpoints.read(position, str(peer)))
+            lines = self._checkpoints.record_at(position, str(peer))
+            elapsed = self._checkpoints.read(position, str(SERVER_0)).elapsed
+            return joined_part(self._run, peer, lines, elapsed)
+        if peer in self._roster.replaceable(self._run) and not has_part:
             part = self._part_of_lost(position, peer)
         else:
             part = self._checkpoints.read(position, str(peer))
@@ -109,7 +145,7 @@ class Resume:
         Raises:
             RunError: the checkpoint cannot be used.
         """
-        self._checkpoints.check(position, self._run_id, self._everyone, self._replaceable)
+        self._check(position)
         if not self._checkpoints.has(position, str(peer)):
             return None
         return self._checkpoints.read(position, str(peer)).state

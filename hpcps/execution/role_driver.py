@@ -83,6 +83,7 @@ class RoleDriver:
         tracer: Tracer | None = None,
         background: BackgroundExecutor | None = None,
         stop: Callable[[], bool] = lambda: False,
+        resize: Callable[[], bool] = lambda: False,
         keep: int = 2,
         observer: Observer | None = None,
         ordered: bool = False,
@@ -99,6 +100,7 @@ class RoleDriver:
             tracer: traces the role, if the run is traced.
             background: the background executor; by default, background tasks run immediately.
             stop: returns whether the run shall stop at its next checkpoint; used for the role that keeps checkpoints.
+            resize: returns whether it shall stop where an epoch ends, to go on with another number of workers.
             keep: the number of checkpoints to keep.
             observer: is told of record lines and of adopted models.
             ordered: whether the record states the order of the events from outside.
@@ -120,6 +122,7 @@ class RoleDriver:
         self._draining = False
         self._envelopes = Envelopes(role.peer, role.run_id)
         self._stop = stop if role.keeps_checkpoints else None
+        self._resize = resize if role.keeps_checkpoints else None
         self._asked = 0.0
         self._keep = keep
         self._observer = observer
@@ -245,6 +248,9 @@ class RoleDriver:
             if self._stop():
                 self._stop = None
                 self._queue.append(StopRequested())
+            if self._resize is not None and self._resize():
+                self._resize = None
+                self._queue.append(StopRequested(at_epoch=True))
 
     @property
     def resumes(self) -> float | None:

@@ -24,6 +24,7 @@ from hpcps.roles.sync.server import SyncServer
 from hpcps.roles.sync.validator import SyncValidator
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.roles.weights import ALIKE, UpdateWeights
+from hpcps.spec.members import described
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 
@@ -100,7 +101,7 @@ def role_facts(run: Run, role: Role) -> dict[str, object]:
     """Return what the first line of a role's record states in every run.
 
     It has `memory_format`, that of the images and kernels, if hpcps chooses it; `class`, if the worker has one; and
-    `residual_from`, if a replacement begins with what a checkpoint has.
+    `residual_from`, if a replacement begins with what a checkpoint has; `members`, if the run was resized.
     """
     peer, device = role.peer, role.device
     facts: dict[str, object] = {"transport": run.transport.kind, "threads": run.train.threads, "device": device}
@@ -108,6 +109,8 @@ def role_facts(run: Run, role: Role) -> dict[str, object]:
         facts["memory_format"] = run.model.memory_format(device)
     if isinstance(role, Replacement) and role.residual_from is not None:
         facts["residual_from"] = role.residual_from
+    if len(run.members) > 1:
+        facts["members"] = described(run.members)
     own = run.heterogeneity.class_of(peer.role, peer.index)
     return facts if own is None else facts | {"class": own.name}
 

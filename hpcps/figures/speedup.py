@@ -124,7 +124,12 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
 
 
 def _runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each finished run: its settings, `samples`, `elapsed` and `by_rounds` (seconds), `quorum`."""
+    """Return a row for each finished run: its settings, `samples`, `elapsed` and `by_rounds` (seconds), `quorum`.
+
+    One that was resized has several numbers of workers, and is left out.
+    """
+    if "resized" in frame:
+        frame = frame[frame["resized"].isna()]
     workers = frame[(frame["role"] == "worker") & (frame["status"] == "done")]
     totals = workers[workers["event"] == TOTALS]
     if totals.empty or "samples" not in totals:

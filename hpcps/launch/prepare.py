@@ -130,7 +130,7 @@ def launch_folder(results: Path, experiment: str, environment: Mapping[str, str]
 
 def launch_kind(point: Point) -> str:
     """Return the settings that all runs of one launch must share, as a text."""
-    run = point.run
+    run = point.present
     transport = run.transport.model_dump(mode="json", exclude={"timeout"})
     settings = [transport, run.topology.model_dump(mode="json"), run.train.threads]
     further = [*(["adversary"] if run.has_adversary else []), *([point.run_id] if run.survive.workers else [])]
@@ -138,7 +138,7 @@ def launch_kind(point: Point) -> str:
 
 
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
-    run = points[0].run
+    run = points[0].present
     _check_spares(run, site)
     world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary, standbys=run.survive.servers)
     runs = tuple(_planned(point, results) for point in points)

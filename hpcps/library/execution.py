@@ -15,6 +15,7 @@ from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.reporter import Reporter
 from hpcps.execution.sweep.batch import execute_point
 from hpcps.execution.sweep.claims import Unfinished, directory_of
+from hpcps.execution.sweep.resizing import as_requested
 from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.stop import stops_of
 from hpcps.library.progress import ProgressBar, is_interactive
@@ -103,7 +104,11 @@ def _execute_point(
     state = "stopped"
     try:
         with stops_of(on_stop) as stops:
-            done = execute_point(point, results, command, lambda: bool(stops), tracking, observer=reporter)
+            while True:
+                point = as_requested(point, results, bar.note)
+                done = execute_point(point, results, command, lambda: bool(stops), tracking, observer=reporter)
+                if done or stops:
+                    break
         state = "done" if done else "stopped at a checkpoint"
     except HpcpsError as error:
         state = "failed"

@@ -29,17 +29,26 @@ class Schedule:
         steps_per_epoch: the coordinator's batches in an epoch.
         local_steps: steps between two synchronisations, H; the count does not restart at an epoch.
         inside_rounds: whether an epoch that ends inside a round is evaluated there, on the coordinator's own network.
+        origin: the round at which an epoch begins with the present number of workers, and the epochs before it. The
+            steps of epochs are counted as if the number had always been this one.
     """
 
     epochs: int
     steps_per_epoch: int
     local_steps: int
     inside_rounds: bool
+    origin: tuple[int, int] = (0, 0)
 
     @property
     def rounds(self) -> int:
         """The number of rounds after which the coordinator has finished its epochs."""
-        return -(-self.epochs * self.steps_per_epoch // self.local_steps)
+        begun, before = self.origin
+        return begun - ((before - self.epochs) * self.steps_per_epoch // self.local_steps)
+
+    def start(self, round: int) -> int:
+        """Return the step count at which a round's local steps begin."""
+        begun, before = self.origin
+        return before * self.steps_per_epoch + (round - begun) * self.local_steps
 
     def over(self, round: int) -> bool:
         """Return whether the model of a round is the last: no round begins with it."""
@@ -47,15 +56,15 @@ class Schedule:
 
     def ended(self, round: int) -> int:
         """Return the number of epochs that have ended when a round begins."""
-        return min(self.epochs, round * self.local_steps // self.steps_per_epoch)
+        return min(self.epochs, self.start(round) // self.steps_per_epoch)
 
     def stop(self, round: int) -> int:
         """Return the step count at which a round's local steps end."""
-        return (round + 1) * self.local_steps
+        return self.start(round + 1)
 
     def segments(self, round: int) -> list[Segment]:
         """Divide the coordinator's local steps of a round at each epoch that is evaluated inside the round."""
-        start, stop = round * self.local_steps, self.stop(round)
+        start, stop = self.start(round), self.stop(round)
         inside = []
         if self.inside_rounds:
             ends = [(epoch * self.steps_per_epoch, epoch) for epoch in range(1, self.epochs + 1)]
@@ -68,7 +77,7 @@ class Schedule:
         These are the epochs that ended with the previous round, and those that ended inside it and were not evaluated
         there.
         """
-        steps = round * self.local_steps
+        steps = self.start(round)
         ended = min(self.epochs, steps // self.steps_per_epoch)
         if self.inside_rounds:
             return (ended,) if ended and steps == ended * self.steps_per_epoch else ()
@@ -112,4 +121,8 @@ def schedule_of_rounds(run: Run, steps_per_epoch: int) -> Schedule | OpenSchedul
     if train.policy is not None:
         return OpenSchedule(train.epochs)
     inside = run.validation.evaluate == "validator_model"
-    return Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside)
+    since = run.members[-1]
+    begun = since.position
+    if train.mode == "async":  # each role counts its own cycles
+        begun = since.epoch * steps_per_epoch // train.steps_per_round
+    return Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside, (begun, since.epoch))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.records.files import read_lines
+from hpcps.records.files import LEFT, read_lines
 
 TIMES = frozenset(
     (
@@ -57,6 +57,7 @@ class Attempt:
         after_last: the line after the last of the attempt.
         failure: the error that ended the process; None if none did.
         compared: the number of lines that a replay has written, too.
+        suspended_in: the round that follows the checkpoint at which it was suspended; None if it was not.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Attempt:
         *,
         last: bool,
         lost: bool,
+        ordered: bool = True,
     ) -> None:
         """Take the lines of an attempt.
 
@@ -84,6 +86,8 @@ class Attempt:
             first: the number of the `start` line.
             last: whether the process finished with this attempt, as the run did.
             lost: as the attribute.
+            ordered: whether the order of events from outside decides on the lines, and the record states it. Else the
+                lines of different events may come in another order, and the counts of messages in them may differ.
         """
         self.start = start
         self.number = number
@@ -104,10 +108,12 @@ class Attempt:
         # Of the moment, of a caller who is not there in a replay, and of the process.
         others = ("waiting", "callback", *STANDBYS)
         compared = [item for item in lines if item[1]["event"] not in others and item[1].get("reason") not in ends]
-        # An evaluation runs in the background of the other lines.
-        self._lines = {
-            beside: deque(item for item in compared if _is_beside(item[1]) is beside) for beside in (False, True)
-        }
+        self._ordered = ordered
+        self._lines: dict[object, deque[tuple[int, dict[str, Any]]]] = {}
+        for item in compared:
+            self._lines.setdefault(self._kind(item[1]), deque()).append(item)
+        round = final.get("round")
+        self.suspended_in = round if reason == "suspended" and isinstance(round, int) else None
         self.compared = 0
 
     @property
@@ -122,7 +128,7 @@ class Attempt:
 
     def following(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of an event that no replay has written yet."""
-        return [line for _, line in self._lines[False] if line["event"] == event]
+        return [line for lines in self._lines.values() for _, line in lines if line["event"] == event]
 
     def advance(self) -> None:
         """Go on to the event after the expected one."""
@@ -147,19 +153,27 @@ class Attempt:
         """
         if computed["event"] == "start":
             return
-        lines = self._lines[_is_beside(computed)]
+        lines = self._lines.get(self._kind(computed))
         if not lines:
             if self.ended:
                 what = f"the replay writes another `{computed['event']}` line after the last"
                 raise DifferenceError(self.after_last, what)
             return
         number, recorded = lines.popleft()
-        names = [name for name in (*recorded, *computed) if name not in _NOT_COMPARED and not name.startswith("cpu_")]
+        names = [name for name in (*recorded, *computed) if self._is_compared(name)]
         for name in names:
             here, there = (repr(line[name]) if name in line else "nothing" for line in (recorded, computed))
             if here != there:
                 raise DifferenceError(self._line(number), f"`{name}`: the record has {here}, the replay {there}")
         self.compared += 1
+
+    def _kind(self, line: Mapping[str, Any]) -> object:
+        """Return what has an order of its own: an evaluation runs in the background of the other lines."""
+        return _is_beside(line) if self._ordered else (_is_beside(line), line["event"])
+
+    def _is_compared(self, name: str) -> bool:
+        counts = not self._ordered and ("bytes_" in name or name.startswith("messages_"))
+        return name not in _NOT_COMPARED and not name.startswith("cpu_") and not counts
 
     def _line(self, number: int) -> str:
         return f"{self._name}, line {number}"
@@ -176,7 +190,23 @@ def _fault_of_order(order: object, is_event: Callable[[str], bool]) -> str | Non
     return None if unknown is None else f"`order` has `{unknown}`, which is no event of this run"
 
 
-def attempts_of(file: Path, is_event: Callable[[str], bool], *, finished: bool, replaceable: bool) -> list[Attempt]:
+def _position(lines: Mapping[int, dict[str, Any]], continues: int, *, ordered: bool) -> int | None:
+    """Return the position of the checkpoint before which a record had so many lines.
+
+    The last of them states it, if the record states the order of events; else it ends the round before.
+    """
+    if ordered:
+        position = lines.get(continues - 1, {}).get("moment")
+    else:
+        before = (lines.get(number, {}) for number in range(continues - 1, -1, -1))
+        ended = next((line.get("round") for line in before if line.get("event") == "round"), None)
+        position = ended + 1 if isinstance(ended, int) else None
+    return position if isinstance(position, int) else None
+
+
+def attempts_of(
+    file: Path, is_event: Callable[[str], bool], *, finished: bool, replaceable: bool, ordered: bool = True
+) -> list[Attempt]:
     """Read the attempts of a process from its record, those of its replacements too.
 
     Args:
@@ -184,6 +214,7 @@ def attempts_of(file: Path, is_event: Callable[[str], bool], *, finished: bool, 
         is_event: returns whether `order` may have a name.
         finished: whether the process finished, as the run did, so that the record is not truncated.
         replaceable: whether the run may lose the process, and go on with a replacement.
+        ordered: see `Attempt`.
 
     Raises:
         DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run; or
@@ -211,11 +242,11 @@ def attempts_of(file: Path, is_event: Callable[[str], bool], *, finished: bool, 
                 name = "incarnation" if incarnation and count == before[0] else "attempt"
                 there, last = (incarnation, before[1]) if name == "incarnation" else (count, before[0])
                 raise DifferenceError(where, f"`{name}`: the record has {there} after {last}")
-            # The line before the checkpoint states its position.
             continues = None if incarnation or line.get("without_part") else line.get("continues")
-            position = known.get(continues - 1, {}).get("moment") if isinstance(continues, int) else None
-            position = position if isinstance(position, int) else None
+            position = _position(known, continues, ordered=ordered) if isinstance(continues, int) else None
             attempts.append((line, count, incarnation, position, [], number + 1))
+        elif line["event"] == LEFT:
+            pass  # written between two attempts
         elif not attempts:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line 1", "it is not a `start` line")
         else:
@@ -224,4 +255,5 @@ def attempts_of(file: Path, is_event: Callable[[str], bool], *, finished: bool, 
     numbers = [attempt[1] for attempt in attempts]
     lost = [number == after for number, after in pairwise([*numbers, 0])]
     lasts = [False] * (len(attempts) - 1) + [finished]
-    return [Attempt(file, *each, last=last, lost=gone) for each, last, gone in zip(attempts, lasts, lost, strict=False)]
+    ends = zip(attempts, lasts, lost, strict=False)
+    return [Attempt(file, *each, last=last, lost=gone, ordered=ordered) for each, last, gone in ends]

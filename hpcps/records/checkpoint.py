@@ -37,7 +37,7 @@ class CheckpointPart:
         state: the state of its role.
         record: the lines that its record had.
         elapsed: seconds since the start of its record, without the time between attempts.
-        of_lost: whether the process was lost, and this was made of the part of another one.
+        of_lost: whether the process was lost, and this was made of the part of another one; or it joins the run here.
     """
 
     state: State
@@ -197,6 +197,11 @@ class Checkpoints:
         with suppress(OSError):
             return prefix_of(record_file(self.path.parent, process))
         return Prefix(0)
+
+    def record_at(self, position: int, process: str) -> Prefix:
+        """Return the lines that the record of a process without a part had at a checkpoint."""
+        counted = self._manifest(position).get("records", {}).get(process)
+        return _prefix(counted) if isinstance(counted, dict) else Prefix(0)
 
     def record_until(self, step: int, process: str) -> Prefix:
         """Return the lines that the record of a lost process has of its first local steps."""

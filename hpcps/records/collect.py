@@ -15,7 +15,7 @@ from hpcps.records.acceptance import NOTHING, RUN_TOTALS, RunAcceptance
 from hpcps.records.attempts import STANDBYS
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
-from hpcps.records.files import read_lines
+from hpcps.records.files import LEFT, read_lines
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
@@ -39,7 +39,7 @@ from hpcps.spec.tree import get
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
-    *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps", "callback"),
+    *("evaluator_died", "waiting", LEFT, "checkpoint", "snapshot", "end", "local_steps", "callback"),
     *("audits", "excluded", "lost", "replaced", "serves", "submitted", "sent_again", "closed", "paused", *STANDBYS),
     *(UPDATES, BYPASS, TOTALS),
 )
@@ -247,6 +247,8 @@ def _run_columns(
         column["variant"] = variant
         column["settings"] = SEPARATOR.join(settings)
         column["one_process"] = runs_in_process(get(spec.get("run") or {}, ("transport", "kind")))
+        if spec.get("members"):
+            column["resized"] = True
         if chosen := get(dict(spec), ("search", "values")):
             column["searched"] = ", ".join(chosen)
         if holdout := get(spec.get("run") or {}, ("data", "holdout")):

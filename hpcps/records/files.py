@@ -102,7 +102,7 @@ class Lines:
         # Of each `start` line its number, the lines before it that are valid, as ranges, and the first attempt.
         starts: list[tuple[int, list[range], int]] = [(0, [], 1)]
         for number, line in zip(self.numbers, self.lines, strict=True):
-            if line.get("event") == "start":
+            if line.get("event") in ("start", LEFT):
                 attempt, continues = line.get("attempt", len(starts)), line.get("continues")
                 if isinstance(continues, int):
                     then = min(max(continues, 0), number)
@@ -162,6 +162,9 @@ def read_lines(path: Path) -> Lines:
     """
     return decode_all(regular(path).read_bytes())
 
+
+LEFT = "left"
+"""The event of a worker that has left the run; its line says how many lines before it are valid, as `start` does."""
 
 RECORDS = "records/*-*.jsonl"
 """The pattern of the records in a run's folder, one of each process."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcps.errors import RunError
 from hpcps.inputs import regular
-from hpcps.records.files import RECORDS, Tail
+from hpcps.records.files import LEFT, RECORDS, Tail
 
 _LAST_LINES = 65536
 _SPEC = "spec.json"
@@ -69,6 +69,9 @@ def inventory(run: Path, processes: Iterable[str]) -> dict[str, dict[str, int] |
         if lines and (last.get("event"), last.get("reason")) != ("end", "finished"):
             raise RunError(f"{run / record} does not state that {process} has finished: {_AGAIN}")
         files += [record, *(f"{name}.npy" for name in last.get("checksums") or ())]
+    for file in sorted(run.glob(RECORDS)):
+        lines = Tail(file, _LAST_LINES).read()
+        files += [f"records/{file.name}"] if lines and lines[-1].get("event") == LEFT else []
     files += sorted(str(path.relative_to(run)) for pattern in _OTHERS for path in run.glob(pattern))
     sizes = {name: _size(run / name) for name in files}
     if lost := [name for name, size in sizes.items() if not size]:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,9 @@ SPEC = "spec.json"
 
 _RESTART = ".restart"
 """The file in a run's folder while the run is to start from the beginning, though it may be done."""
+
+_RESIZE = "resize.json"
+"""The file in a run's folder with the number of workers with which it is to go on where an epoch ends."""
 
 _STAYS = ("earlier", "failure")
 
@@ -73,6 +76,7 @@ class RunDirectory:
             self.reopen()
             if self.restarts:
                 self.checkpoints.clear()
+                self.request_resize(None)
                 (self.path / _RESTART).unlink()
             (self.path / "records").mkdir(parents=True, exist_ok=True)
             plugins = spec.get("plugins", ())
@@ -97,6 +101,28 @@ class RunDirectory:
             (self.path / _RESTART).touch()
         else:
             (self.path / _RESTART).unlink(missing_ok=True)
+
+    @property
+    def resize_requested(self) -> int | None:
+        """The number of workers with which the run is to go on where an epoch ends; None without a request."""
+        wanted = read_object(self.path / _RESIZE).get("workers")
+        return wanted if isinstance(wanted, int) and wanted > 0 else None
+
+    def request_resize(self, workers: int | None) -> None:
+        """Have the run go on with another number of workers where an epoch ends; None withdraws that.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if workers is None:
+            (self.path / _RESIZE).unlink(missing_ok=True)
+        else:
+            write_whole(self.path / _RESIZE, json.dumps({"workers": workers}))
+
+    def write_members(self, members: Sequence[Mapping[str, int]]) -> None:
+        """State in `spec.json` how many workers the run has, and from which position on; see `spec.members`."""
+        spec = read_object(self.path / SPEC)
+        write_whole(self.path / SPEC, json.dumps({**spec, "members": list(members)}, indent=1))
 
     @property
     def plugins(self) -> tuple[tuple[str, str], ...]:

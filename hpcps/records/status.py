@@ -17,7 +17,7 @@ from hpcps.protocol.roster import EVALUATOR
 from hpcps.records.acceptance import FIELDS, NOTHING, RoundCounts, RunAcceptance
 from hpcps.records.evaluation import DIED, evaluator_note
 from hpcps.records.failure import Failure
-from hpcps.records.files import Tail
+from hpcps.records.files import LEFT, Tail
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.step_state import StepState
@@ -171,7 +171,7 @@ class _Rank:
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
         self.epochs: dict[float, bool] = {}
-        self.diverged = False
+        self.diverged = self.left = False
         self.deaths: list[dict[str, Any]] = []
         self.lost: list[dict[str, Any]] = []
         self.excluded: dict[object, dict[str, Any]] = {}
@@ -189,6 +189,7 @@ class _Rank:
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.pairs, self.epochs = {}, {}
                     self.lost, self.excluded = [], {}
+                self.left = False
                 self.attempt = max(1, int(finite(line.get("attempt"))))
                 self.paces.clear()
             elif event == "round":
@@ -206,6 +207,8 @@ class _Rank:
                 self.step_states = line
             elif event == "diverged":
                 self.diverged = True
+            elif event == LEFT:
+                self.left = True
             elif event == DIED:
                 self.deaths.append(line)
             elif event == "lost":
@@ -262,7 +265,7 @@ class _Followed:
                 whole = path.stem.startswith(combiners) or (path.stem == coordinator and evaluators)
                 self._ranks[path] = _Rank(path, _WHOLE if whole else tail)
             self._ranks[path].follow()
-        ranks = {rank.name: rank for rank in self._ranks.values()}
+        ranks = {rank.name: rank for rank in self._ranks.values() if not rank.left}
         status = self._status(now, ranks.get(coordinator), ranks, damage, failures)
         if done:
             self._final = status

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from hpcps.protocol.messages import Flag, NoMoreModels, PartWritten, Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
-from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
+from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped, StopRequested
 from hpcps.spec.schema import Run
 
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
@@ -32,6 +32,8 @@ class CheckpointParts:
         open: the round or log position of that checkpoint; None if none is under way.
         due: whether one is due.
         wanted: whether the run stops at the next checkpoint.
+        wanted_at_epoch: whether it stops at a checkpoint at the end of an epoch.
+        at_epoch: whether it does so at the next checkpoint.
         suspending: whether the run stops at the checkpoint under way.
     """
 
@@ -42,8 +44,21 @@ class CheckpointParts:
         self._expected: set[Peer] = set()
         self._checksums: dict[Peer, str] = {}
         self.open: int | None = None
-        self.due = self.wanted = False
+        self.due = self.wanted = self.wanted_at_epoch = self.at_epoch = False
         self.suspending = False
+
+    def stop(self, request: StopRequested) -> None:
+        """Note that the run is to stop."""
+        if request.at_epoch:
+            self.wanted_at_epoch = True
+        else:
+            self.wanted = True
+
+    def end_epoch(self) -> bool:
+        """Note that an epoch ends; return whether the run stops here."""
+        if self.wanted_at_epoch:
+            self.wanted = self.at_epoch = True
+        return self.at_epoch
 
     def begin(self, position: int, absent: Collection[Peer] = ()) -> Flag:
         """Begin a checkpoint without parts of absent workers; return the flags that tell the others."""

@@ -116,10 +116,6 @@ class Evaluations:
 
     def due(self, round: int) -> tuple[int, ...]:
         """Return the epochs to evaluate on the model with which a round or cycle of the coordinator begins."""
-        if self._synchronous and isinstance(self._schedule, Schedule):
-            if self._told:  # a lost coordinator may have missed some
-                return tuple(range(self.last + 1, self._schedule.ended(round) + 1))
-            return self._schedule.epochs_before(round)
         done = self._trainer.steps_done // self._trainer.steps_per_epoch
         if self._synchronous:
             done = self._schedule.ended(round)

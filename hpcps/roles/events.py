@@ -62,7 +62,13 @@ class Idle:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The run is to stop at a checkpoint, to be resumed later; only the checkpoint coordinator gets this event."""
+    """The run is to stop at a checkpoint, to be resumed later; only the checkpoint coordinator gets this event.
+
+    Attributes:
+        at_epoch: whether it is to stop where an epoch ends, to be resumed with another number of workers.
+    """
+
+    at_epoch: bool = False
 
 
 class Snapped(NamedTuple):

@@ -8,6 +8,7 @@
 - `sweep`: the tables `[[sweep]]`, `[[exclude]]` and `[[include]]`
 - `point`: one run of an experiment
 - `schema`: the keys of one run
+- `members`: the numbers of workers that a run has had
 - `optimization`: the keys of the optimizer of local steps, of its learning rate, and of asynchronous training
 - `heterogeneity`: the keys of artificial differences in speed
 - `transport`: the keys of every transport, and what a transport declares

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hpcps.spec.identity import revisions
+from hpcps.spec.members import WorkerCount, described
 from hpcps.spec.schema import Run
 
 
@@ -23,6 +25,7 @@ class Point:
         plugins: the plugin files that it uses; see `plugins_of`.
         warnings: warnings about its valid settings that are probably not intended, with their lines.
         search: the values that a search chose for it, and where they come from; see `SearchGroup.chosen`.
+        members: the numbers of workers that it has had; empty if it was never resized.
     """
 
     index: int
@@ -34,6 +37,12 @@ class Point:
     plugins: list[dict[str, str]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     search: dict[str, object] = field(default_factory=dict)
+    members: tuple[WorkerCount, ...] = ()
+
+    @cached_property
+    def present(self) -> Run:
+        """The run with its id and its present number of workers."""
+        return self.run.identified(self.run_id).resized(self.members)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -48,4 +57,5 @@ class Point:
             "components": self.components,
             "plugins": self.plugins,
             **({"search": self.search} if self.search else {}),
+            **({"members": described(self.members)} if self.members else {}),
         }

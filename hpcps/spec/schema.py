@@ -22,6 +22,7 @@ from hpcps.rules import Average
 from hpcps.rules.asynchronous import AsyncRule, NaiveAsync
 from hpcps.rules.base import Rule
 from hpcps.spec.heterogeneity import Heterogeneity
+from hpcps.spec.members import WorkerCount
 from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, ServerStep, WarmUp
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 from hpcps.spec.tracking import Tracking
@@ -352,6 +353,7 @@ class Run(Config):
     )
 
     _id: str = PrivateAttr("")
+    _members: tuple[WorkerCount, ...] = PrivateAttr(())
 
     @property
     def id(self) -> str:
@@ -362,6 +364,27 @@ class Run(Config):
         """Return the run with its id; see `hpcps.spec.identity.run_id`."""
         run = self.model_copy()
         run._id = id
+        return run
+
+    @property
+    def members(self) -> tuple[WorkerCount, ...]:
+        """The numbers of workers so far; the last one is that of `topology.workers`."""
+        return self._members or (WorkerCount(0, 0, self.topology.workers),)
+
+    def resized(self, members: tuple[WorkerCount, ...]) -> Run:
+        """Return the run with its id and the number of workers of the last membership; none: as it is.
+
+        Raises:
+            ValidationError: the number is not valid.
+        """
+        if not members:
+            return self
+        tree = self.model_dump(mode="json")
+        tree["topology"]["workers"] = members[-1].workers
+        if self.data.shards == self.derived().get("shards"):
+            del tree["data"]["shards"]
+        run = Run.model_validate(tree).identified(self._id)
+        run._members = members
         return run
 
     def __reduce__(self) -> tuple[Callable[[Any], Run], tuple[dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hpcps.data.shards import shard_size
 from hpcps.spec.schema import Run, Train
 
 
@@ -17,6 +18,15 @@ def schedule_of(run: Run, role: str, index: int) -> Train:
     if role == "validator" and train.lr_decay.validator_epochs is not None:
         changes["lr_decay"] = train.lr_decay.model_copy(update={"epochs": train.lr_decay.validator_epochs})
     return train.model_copy(update=changes)
+
+
+def steps_per_epoch(run: Run, role: str, index: int) -> int:
+    """Return the local steps of an epoch of a role; see `Trainer.steps_per_epoch`.
+
+    Raises:
+        SpecError: a shard does not fill one batch.
+    """
+    return run.train.passes_per_epoch * (shard_size(run.data, run.largest_batch) // run.epoch_batch(role, index))
 
 
 def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | None = None) -> float:

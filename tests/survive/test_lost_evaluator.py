@@ -115,7 +115,8 @@ def test_crashes_and_losses(seed, tmp_path):
     )  # fmt: skip
     run = run.model_copy(update={"seed": seed})
     draw = generator(seed, "evaluator", 1, "crashes")
-    play_through(run, tmp_path, [int(draw.integers(300, 900)) for _ in range(3)])
+    play_through(run, tmp_path, [int(draw.integers(150, 300)) for _ in range(3)])
+    assert any(line.get("continues") for line in lines(tmp_path, "server-0", "start")), "it went on from a checkpoint"
     assert run.train.epochs in evaluated(tmp_path)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError, message_of, text_of
-from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, TIMER
+from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, STOP_AT_EPOCH, TIMER
 from hpcps.execution.replay.mail import MailTransport, Member
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.protocol.messages import Peer
+from hpcps.protocol.messages import ModelPartition, Peer
 from hpcps.protocol.received import Lost, Replaced
 from hpcps.records.attempts import Attempt, DifferenceError
 from hpcps.records.checkpoint import CheckpointPart
@@ -19,7 +19,7 @@ from hpcps.records.files import decode
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
-from hpcps.roles.events import Compute, Computed, Event, Idle, InBackground, Role, Snapped, StopRequested
+from hpcps.roles.events import Compute, Computed, Effect, Event, Idle, InBackground, Role, Send, Snapped, StopRequested
 
 _ALL = 10**9
 """The number of checkpoints to keep."""
@@ -60,6 +60,9 @@ class ReplayDriver(RoleDriver):
         attempt: Attempt,
         snapshots: dict[int, str],
         replace: Callable[[Peer, int], bool],
+        *,
+        stops_at: int | None,
+        ordered: bool,
     ) -> None:
         """Take a role to drive.
 
@@ -72,6 +75,9 @@ class ReplayDriver(RoleDriver):
             snapshots: takes the checksum of the role's part of each checkpoint, by position.
             replace: called when the role is to be told of the replacement of another one, which has a number; returns
                 whether it can be told now.
+            stops_at: the round whose model comes after the checkpoint at which the run was suspended; None if it was
+                not, or if the order of events says when it was asked to stop.
+            ordered: whether the record states the order of events; else any order gives the same.
         """
         self.attempt = attempt
         self._snapshots = snapshots
@@ -81,9 +87,19 @@ class ReplayDriver(RoleDriver):
         self._goes_on = False
         # The clock counts the moments at which messages come; imposed times end when the record says so.
         self._moments = 0
-        super().__init__(role, inbox, record, directory, clock=lambda: float(self._moments), keep=_ALL, ordered=True)
+        self._given = role.round - 1  # the round of the last model that it has sent
+        self._stops_at = stops_at if role.keeps_checkpoints else None
+        clock = lambda: float(self._moments)  # noqa: E731 - it reads what this role will be
+        super().__init__(role, inbox, record, directory, clock=clock, keep=_ALL, ordered=ordered)
+
+    def _execute(self, effect: Effect, began: float) -> None:
+        if isinstance(effect, Send) and isinstance(effect.message, ModelPartition):
+            self._given = effect.message.round
+        super()._execute(effect, began)
 
     def _background_result(self) -> Computed | None:
+        if not self._ordered:
+            return super()._background_result()
         if self._finished is None or self.attempt.expected != RESULT:
             return None
         self.attempt.advance()
@@ -91,6 +107,8 @@ class ReplayDriver(RoleDriver):
 
     def _next(self) -> Event | None:
         self.lacks = None
+        if not self._ordered:
+            return self._unrecorded()
         while (name := self.attempt.expected) is not None and name.startswith(SKIPPED):
             self._account.note(name)  # the mail knows it
             self.attempt.advance()
@@ -105,8 +123,8 @@ class ReplayDriver(RoleDriver):
         if name == IDLE and self._draining:
             self._draining = False
             return Idle()
-        if name == STOP:
-            return StopRequested()
+        if name in (STOP, STOP_AT_EPOCH):
+            return StopRequested(at_epoch=name == STOP_AT_EPOCH)
         if name == TIMER:
             return self._timer()
         if name.startswith(LOST):
@@ -175,6 +193,10 @@ class ReplayDriver(RoleDriver):
 
     def take(self) -> Event | None:
         """Return the next event for the role, if it is available."""
+        # It is asked to stop as late as possible: before the model whose round ends with the checkpoint.
+        if self._stops_at is not None and self._given >= self._stops_at - 2:
+            self._stops_at = None
+            self._queue.append(StopRequested())
         event = super().take()
         if isinstance(event, Snapped):
             self._snapshots[event.position] = event.checksum

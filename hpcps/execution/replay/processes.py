@@ -13,7 +13,7 @@ from hpcps.execution.account import REPLACED, SKIPPED
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver, ReplayedEvaluations
 from hpcps.execution.replay.mail import Mail, Member
 from hpcps.execution.resume import Resume, restore_role
-from hpcps.execution.role_factory import make_role, replicas_of, role_facts
+from hpcps.execution.role_factory import arrival_decides, make_role, replicas_of, role_facts
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
@@ -57,9 +57,12 @@ class Processes:
         """
         self._starts: list[Start] = []
         self._run, self._directory, self._position = run, directory, position
+        self._ordered = arrival_decides(run)
         self._roster = roster = Roster.of(run)
         self._resources = Resources(replicas=replicas_of(run))
         self.attempts = {(peer, each.incarnation): each for peer, several in attempts.items() for each in several}
+        ends = (each.suspended_in for (peer, _), each in self.attempts.items() if peer != EVALUATOR)
+        self._stops_at = next((round for round in ends if round is not None), None)
         scale = run.simulation.model_scale if isinstance(run.simulation, Modelled) else 1.0
         skipped = {member: dict(_skipped(attempt)) for member, attempt in self.attempts.items()}
         self._mail = Mail(roster.everyone(), skipped, scale)
@@ -86,7 +89,10 @@ class Processes:
             for member in [member for member in self.attempts if not member[1]]:
                 self._start(member)
             started(self._starts)
-            while any([driver.step() for driver in self._unfinished()]) or self._go_on():  # noqa: C419 - all take a step
+            # Without a recorded order nothing but the recorded lines says how far an interrupted attempt came.
+            while (self._ordered or any(attempt.left for attempt in self.attempts.values())) and (
+                any([driver.step() for driver in self._unfinished()]) or self._go_on()  # noqa: C419 - all take a step
+            ):
                 pass
 
     def _unfinished(self) -> tuple[ReplayDriver, ...]:
@@ -121,6 +127,8 @@ class Processes:
             attempt,
             self._snapshots[peer],
             partial(self._replace, peer),
+            stops_at=None if self._ordered else self._stops_at,
+            ordered=self._ordered,
         )
 
     # Lost processes and their replacements

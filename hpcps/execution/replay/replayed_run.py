@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, TIMER
+from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, STOP_AT_EPOCH, TIMER
 from hpcps.execution.replay.processes import Processes, Start
 from hpcps.execution.role_factory import arrival_decides, spread
 from hpcps.inputs import regular
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
-from hpcps.records.files import record_file
+from hpcps.records.files import read_lines, record_file
 from hpcps.records.provenance import installed_code, machine, packages
 from hpcps.records.run_directory import SPEC, RunDirectory
 from hpcps.spec.identity import revisions, run_id
+from hpcps.spec.members import members_of
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
 
@@ -141,12 +143,13 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
             raise DifferenceError(SPEC, wrong)
         for recorded in _recorded(directory, run, finished=finished):
             attempts = [attempt for several in recorded.values() for attempt in several]
-            if not _needed(run) <= recorded.keys():  # interrupted at its start, before all processes had begun it
+            present = _at(run, recorded)
+            if not _needed(present) <= recorded.keys():  # interrupted at its start, before all processes had begun it
                 result.left += sum(attempt.left for attempt in attempts)
                 continue
             result.attempts += 1
             try:
-                before = _execute_attempt(run, recorded, copy, before, tell)
+                before = _execute_attempt(present, recorded, copy, before, tell)
             finally:
                 result.lines += sum(attempt.compared for attempt in attempts)
             before.check_progress()
@@ -164,7 +167,7 @@ def _check(directory: RunDirectory, run: Run) -> None:
     Raises:
         RunError: it cannot.
     """
-    if not arrival_decides(run):
+    if not arrival_decides(run) and not members_of(directory.spec):
         raise RunError(
             f"run {directory.path.name} waits for all workers in each round, whatever the order of messages: "
             "`hpcps run FILE --set transport.kind=inproc` computes the same model again"
@@ -175,17 +178,31 @@ def _check(directory: RunDirectory, run: Run) -> None:
         raise RunError(f"run {directory.path.name} has no records of {', '.join(missing)}: it cannot be replayed")
 
 
+def _at(run: Run, attempts: Mapping[Peer, Sequence[Attempt]]) -> Run:
+    """Return the run with the number of workers of an attempt."""
+    return run.resized(members_of(attempts[SERVER_0][0].start)) if SERVER_0 in attempts else run
+
+
+def _everyone(directory: RunDirectory, run: Run) -> tuple[Peer, ...]:
+    """Return all roles that the run has had, also in attempts that were given up."""
+    workers = run.topology.workers
+    with suppress(OSError):  # it is reported as missing
+        for line in read_lines(record_file(directory.path, str(SERVER_0))).lines:
+            if line.get("event") == "start":
+                workers = max([workers, *(each.workers for each in members_of(line))])
+    return replace(Roster.of(run), workers=workers).everyone()
+
+
 def _needed(run: Run) -> frozenset[Peer]:
     """Return the roles that the run cannot lose; others may be killed before their first line."""
     roster = Roster.of(run)
     return frozenset(roster.everyone()).difference(roster.replaceable(run))
 
 
-def _names(run: Run) -> Callable[[str], bool]:
+def _names(run: Run, everyone: Sequence[Peer]) -> Callable[[str], bool]:
     """Return what tells whether `order` of a run may have a name."""
-    everyone, needed = Roster.of(run).everyone(), _needed(run)
-    killable = [peer for peer in everyone if peer not in needed]
-    names = {IDLE, RESULT, STOP, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
+    killable = Roster.of(run).replaceable(run)
+    names = {IDLE, RESULT, STOP, STOP_AT_EPOCH, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
     names |= {f"{LOST}{peer}" for peer in killable}
     numbered = {f"{REPLACED}{peer}" for peer in killable} | {f"{SKIPPED}{peer}" for peer in everyone if killable}
 
@@ -202,16 +219,19 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     Raises:
         RunError: the records do not suffice for a replay.
     """
-    needed, is_event, checksums = _needed(run), _names(run), directory.checksums
+    everyone, checksums, ordered = _everyone(directory, run), directory.checksums, arrival_decides(run)
+    is_event, lost = _names(run, everyone), Roster.of(run).replaceable(run)
+    present = _needed(run.resized(members_of(directory.spec)))
     found: dict[Peer, list[Attempt]] = {}
-    for peer in Roster.of(run).everyone():
-        file, killable = record_file(directory.path, str(peer)), peer not in needed
-        if killable and not file.exists():
-            continue  # it was killed before its first line
+    for peer in everyone:
+        file, killable = record_file(directory.path, str(peer)), peer in lost
+        if not file.exists() and peer not in _needed(run):
+            continue  # it was killed before its first line, or had to join an attempt that was
         # `DONE` lists the records of the processes that have finished: others were lost.
-        ends = finished and not (killable and f"records/{file.name}" not in checksums)
-        found[peer] = attempts_of(file, is_event, finished=ends, replaceable=killable)
-    if empty := [str(peer) for peer, each in found.items() if peer in needed and not each]:
+        ends = finished and (peer in present or killable)
+        ends = ends and not (killable and f"records/{file.name}" not in checksums)
+        found[peer] = attempts_of(file, is_event, finished=ends, replaceable=killable, ordered=ordered)
+    if empty := [str(peer) for peer, each in found.items() if peer not in lost and not each]:
         raise RunError(
             f"{', '.join(empty)} has records of no attempt: it was interrupted before its first line, or its record is "
             "damaged; the run cannot be replayed"
@@ -220,12 +240,12 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     latest = max(each[-1].number for each in found.values() if each)
     for peer, each in found.items():
         # A process was in the last attempt of a finished run. In records of earlier versions each counts its own.
-        missed = latest - each[-1].number if finished and peer in needed else 0
+        missed = latest - each[-1].number if finished and peer in present else 0
         for attempt in each:
-            attempt.lost |= finished and attempt.number == latest and not attempt.ended and peer not in needed
+            attempt.lost |= finished and attempt.number == latest and not attempt.ended and peer in lost
             attempts.setdefault(attempt.number + missed, {}).setdefault(peer, []).append(attempt)
-    whole = [each for each in attempts.values() if needed <= each.keys()]
-    if not any(attempt.expected for each in whole for several in each.values() for attempt in several):
+    whole = [each for each in attempts.values() if _needed(_at(run, each)) <= each.keys()]
+    if ordered and not any(attempt.expected for each in whole for several in each.values() for attempt in several):
         raise RunError(
             "the records do not state the order of events: an earlier version of hpcps wrote them, or the run was "
             "interrupted at its start"
@@ -270,7 +290,10 @@ def _seal(directory: RunDirectory, run: Run, position: int, before: Processes | 
     """
     if position in directory.checkpoints.positions():
         return
-    roles = [peer for peer in Roster.of(run).with_state() if peer not in lost]
+    roster, members = Roster.of(run), run.members
+    if len(members) > 1 and position == members[-1].position:
+        roster = replace(roster, workers=members[-2].workers)
+    roles = [peer for peer in roster.with_state() if peer not in lost]
     parts = {str(peer): None if before is None else before.checksum(peer, position) for peer in roles}
     if lacking := [name for name, checksum in parts.items() if checksum is None]:
         raise RunError(f"the records of {', '.join(lacking)} end before the checkpoint at {position}")
@@ -284,7 +307,7 @@ def _check_no_other_records(directory: RunDirectory, run: Run) -> None:
     Raises:
         DifferenceError: one is not.
     """
-    names = {str(peer) for peer in Roster.of(run).everyone()}
+    names = {str(peer) for peer in _everyone(directory, run)}
     if others := [file for file in directory.records if file.stem not in names]:
         raise DifferenceError(f"records/{others[0].name}", f"the run has no process {others[0].stem}")
 

@@ -9,7 +9,7 @@ from math import inf, nextafter
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.execution.account import IDLE, LOST, REPLACED, SAME, STOP, TIMER
+from hpcps.execution.account import IDLE, LOST, REPLACED, SAME, STOP, STOP_AT_EPOCH, TIMER
 from hpcps.execution.standby.image import Image
 from hpcps.execution.standby.journal import FINISHED, SNAPPED, WAITING
 from hpcps.execution.standby.post import Place, Post
@@ -308,6 +308,9 @@ class StandbyDriver(PrimaryDriver):
         if name == STOP:
             self._stop = None
             return StopRequested()
+        if name == STOP_AT_EPOCH:
+            self._resize = None
+            return StopRequested(at_epoch=True)
         if name == TIMER:
             return self._alarms.pop()
         if name.startswith(SNAPPED):

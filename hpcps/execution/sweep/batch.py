@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import directory_of
+from hpcps.execution.sweep.resizing import end_of_epoch
 from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
@@ -58,12 +60,14 @@ class Ending:
         text: the error otherwise.
         failed: the id of the run that failed; None if none failed, or if none had started.
         over: whether a stop was requested, so that no other batch shall start.
+        resizes: whether a run has stopped to go on with another number of workers.
     """
 
     status: int = 0
     text: str = ""
     failed: str | None = None
     over: bool = False
+    resizes: bool = False
 
 
 def execute(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
@@ -91,7 +95,16 @@ def _launch(batch: Batch, launch: Launch, say: Callable[[str], None], tick: Call
         records = RunDirectory(Path(outcome.run.directory)).records
         if outcome.failure or any(record.stat().st_mtime >= began for record in records):
             failed = outcome.run.run_id
+    if outcome.suspended and not outcome.stopped and _is_at_resize(batch):
+        return Ending(resizes=True)
     return Ending(outcome.status, str(outcome), failed, over=outcome.stopped is not None or outcome.suspended)
+
+
+def _is_at_resize(batch: Batch) -> bool:
+    """Return whether the first run that is left has stopped to go on with another number of workers."""
+    point = next(point for point in batch.points if batch.directory(point).pending)
+    directory = batch.directory(point)
+    return directory.resize_requested is not None and end_of_epoch(directory, point.present) is not None
 
 
 def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
@@ -122,7 +135,7 @@ def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], N
                     return _suspended(stops)
                 try:
                     if not execute_point(point, batch.results, batch.arguments, stopping, tracking, trace=batch.trace):
-                        return _suspended(stops)
+                        return _suspended(stops) if stopping() else Ending(resizes=True)
                 except HpcpsError as error:
                     return Ending(ExitStatus.FAILED, f"run {point.run_id} ({point.label}): {error}", point.run_id)
             if stops:
@@ -147,6 +160,8 @@ def execute_point(
 ) -> bool:
     """Execute a run in this process, in its folder; return whether it is done, or has stopped at a checkpoint.
 
+    It also stops where an epoch ends if it is to go on with another number of workers; see `as_requested`.
+
     Args:
         point: the run.
         results: the folder of all results.
@@ -169,14 +184,19 @@ def execute_point(
     if point.run.simulation.kind != "none":
         facts["clock"] = "virtual"
     directory.write_provenance(facts, code.uncommitted)
-    run = point.run.identified(point.run_id)
+    run = point.present
     if observer is None and run.callbacks:
         from hpcps.execution.reporter import Reporter
 
         observer = reporter = Reporter(run, point.label)
         reporter.resume(directory)
     with tracking.of(run, directory):
-        return run_in_process(run, directory, stop, trace=trace, observer=observer)
+        resize = partial(_is_to_resize, directory)
+        return run_in_process(run, directory, stop, resize=resize, trace=trace, observer=observer)
+
+
+def _is_to_resize(directory: RunDirectory) -> bool:
+    return directory.resize_requested is not None
 
 
 def _suspended(stops: Sequence[int]) -> Ending:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcps.execution.sweep.batch import Batch, Ending, execute
+from hpcps.execution.sweep.resizing import as_requested
 from hpcps.execution.sweep.slots import Slots
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.gpu_mpi import DeviceTrials
@@ -68,7 +69,7 @@ class PointQueue:
     def end_batch(self, points: Sequence[Point], ending: Ending, done: Callable[[Point], bool]) -> str:
         """Record the outcome of points; return a message about those that are not done."""
         missing = [point for point in points if not done(point)]
-        if ending.over or not missing:
+        if ending.over or ending.resizes or not missing:
             self.left = missing + self.left
             # If points of this batch are missing, its own message says so.
             more = len(self.left) if ending.over and not missing else 0
@@ -209,6 +210,7 @@ class SweepRun:
 
     def _next(self) -> Batch:
         """Return the next batch, with the files of its launch written."""
+        self._queue.left = [self._resized(point) for point in self._queue.left]
         points = self._queue.take(len(self._shares))
         batch = Batch(points, self._results, sys.argv, until=self._until, trace=self._trace)
         if points[0].run.transport.in_process:
@@ -221,6 +223,15 @@ class SweepRun:
         launch = replace(launch, job=replace(launch.job, plan=replace(launch.job.plan, device_memory=found)))
         launch.write()
         return replace(batch, launch=launch)
+
+    def _resized(self, point: Point) -> Point:
+        """Return a point with its present number of workers, which a request may have changed."""
+
+        def try_placement(resized: Point) -> None:
+            if self._site is not None and not resized.run.transport.in_process:
+                prepare([resized], self._results, self._folder / "conf", self._site, supervised=True)
+
+        return as_requested(point, self._results, self._display.say, try_placement)
 
     def _end_batch(self, batch: Batch, ending: Ending) -> None:
         if ending.status:

@@ -93,8 +93,8 @@ class AsyncServer(MessagingRole):
             case Malformed(source, reason):
                 yield from self._refuse(source, reason)
             case StopRequested():
-                self._checkpoint.wanted = True
-                yield from self._checkpoint_when_due(due=True)
+                self._checkpoint.stop(event)
+                yield from self._checkpoint_when_due(due=self._checkpoint.wanted)
             case Snapped():
                 yield from self._snapped(event)
             case Lost() | Replaced() if self._shard is not None:
@@ -243,6 +243,8 @@ class AsyncServer(MessagingRole):
         facts = {"layout": self._shard.table, "diverged": self._diverged}
         if self._run.survive.validators:
             facts["evaluated"] = self._evaluated
+        if self._checkpoint.at_epoch:
+            facts["epoch_ends"] = True
         parts = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
         if self._shard.stepper is not None:
             parts["optimizer"] = self._shard.stepper.state()
@@ -386,6 +388,7 @@ class AsyncServer(MessagingRole):
         yield from self._execute(entry, place, shard)
         if self._stages.stage is Stage.SERVING:
             due = self._run.checkpoint.due((place.index - 1, place.index), (before, place.epoch))
+            due |= before < place.epoch and self._checkpoint.end_epoch()
             yield from self._checkpoint_when_due(due=due)
 
     def _execute_ordered(self, shard: AsyncShard) -> Iterator[Effect]:

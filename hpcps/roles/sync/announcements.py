@@ -52,7 +52,8 @@ class Announcements:
         A checkpoint has no parts of the workers that are absent.
 
         With a quorum a late worker does not see the flags of a model. So the last round and one before the statistics
-        of all workers wait for everyone. A checkpoint waits for nobody: late workers are told of it.
+        of all workers wait for everyone, and so does one after which the number of workers changes. Another checkpoint
+        waits for nobody: late workers are told of it.
         """
         schedule, checkpoint, flags, next_round = self._schedule, self._checkpoint, Flag.NONE, round + 1
         if isinstance(schedule, OpenSchedule):
@@ -65,6 +66,8 @@ class Announcements:
         if checkpoint is not None and checkpoint.open is None and not schedule.over(next_round):
             epochs = schedule.ended(next_round - 1), schedule.ended(next_round)
             checkpoint.due |= self._run.checkpoint.due((round, round + 1), epochs)
+            if epochs[0] < epochs[1] and checkpoint.end_epoch():
+                flags |= Flag.EVERYONE if self._run.has_quorum else Flag.NONE
             if checkpoint.due or checkpoint.wanted:
                 flags |= checkpoint.begin(round + 1, absent)
         if schedule.over(round):

@@ -156,7 +156,7 @@ class SyncServer(MessagingRole):
                 assert self._known is not None, "it has the initial model"
                 yield from self._note_member(self._known, event)
             case StopRequested():
-                self._checkpoint.wanted = True
+                self._checkpoint.stop(event)
             case Snapped():
                 yield from self._snapped(event)
 
