@@ -461,7 +461,8 @@ class Run(Config):
     @property
     def has_quorum(self) -> bool:
         """Whether a round may close before all workers have answered."""
-        return any(self.updates_needed(members) < members for members in self.shares)
+        served = {*self.shares, *([self.topology.workers] if self.survive.validators else [])}  # also for lost ones
+        return any(self.updates_needed(members) < members for members in served)
 
     @property
     def misses_rounds(self) -> bool:
