@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -57,6 +58,8 @@ class Replacement(MessagingRole):
         self._early: list[Event] = []
         self.residual_from: int | None = None
         self._first: int | None = None
+        # Of each partition of the servers, the round from which on it is new: a model may come twice.
+        self._following: Counter[tuple[Peer, int]] = Counter()
         # The partitions of models that the servers have sent it, and those of the last model.
         self._models: set[tuple[Peer, int]] = set()
         self._last: set[tuple[Peer, int]] = set()
@@ -106,8 +109,10 @@ class Replacement(MessagingRole):
         """Take an event as the role, without the models that were for a predecessor."""
         match event:
             case Received(source, ModelPartition() as model):
-                if model.round < first or self._is_old(source, model.partition, model.flags):
+                which = source, model.partition
+                if model.round < max(first, self._following[which]) or self._is_old(*which, model.flags):
                     return
+                self._following[which] = model.round + 1
             case Received(source, ModelReply() as model):
                 # The request of the last model is the coordinator's.
                 numbered = Flag.LAST not in model.flags or self.peer == self._coordinator

@@ -205,7 +205,7 @@ class SyncServer(MessagingRole):
             yield from self._combine_when_ready(self._known)
         elif isinstance(message, Closed) and source == SERVER_0 and isinstance(collector, QuorumCollector):
             if self._stages.stage is Stage.STOPPING:
-                yield from self._give_last(self._known)
+                yield from self._give_again(self._known)
                 return
             self._ahead.append(message)
             yield from self._combine_when_ready(self._known)
@@ -216,7 +216,8 @@ class SyncServer(MessagingRole):
             if self._stages.stage is Stage.STOPPING:
                 yield from self._finish_when_evaluated(self._known)
         elif isinstance(message, InitialModel) and self._run.survive.validators:
-            return  # the replacement of the coordinator does not know who has it
+            if self.round == 0:  # it replaces a lost coordinator, which got the model of this round from here
+                yield from self._give_again(self._known)
         else:
             yield from self._refuse(source, f"a server gets no {message.kind} from {source}", arrived)
 
@@ -360,7 +361,7 @@ class SyncServer(MessagingRole):
             yield from self._admit_substitute(known)
             if self._ahead:
                 self._ahead.clear()
-                yield from self._give_last(known)
+                yield from self._give_again(known)
             return
         self._stages.on(Trigger.ROUNDS_OVER)
         yield Save(f"final/{self.peer}", on_host(known.shard.now.held))
@@ -376,10 +377,10 @@ class SyncServer(MessagingRole):
             for server in self._roster.all_servers()[1:]:
                 yield Send(server, closed)
             yield from admit(replaced, self.round, None, self._evaluated)
-            yield from self._give_last(known)
+            yield from self._give_again(known)
 
-    def _give_last(self, known: _Known) -> Iterator[Effect]:
-        """Send the last model to a replacement of the coordinator."""
+    def _give_again(self, known: _Known) -> Iterator[Effect]:
+        """Send the model of this round to a replacement of the coordinator."""
         readers = (self._roster.coordinator,)
         for number in range(len(known.shard.partitions)):
             yield from self._give(known, number, known.shard.now, self.round, readers, whole=True)
