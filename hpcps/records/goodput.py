@@ -19,7 +19,7 @@ _RETURNS = ("replaced", "standby_began")
 
 
 @dataclass(frozen=True)
-class Loss:
+class RecordedLoss:
     """The loss of a process.
 
     Attributes:
@@ -49,7 +49,7 @@ class Goodput:
     times: NDArray[np.float64]
     updates: NDArray[np.int64]
     rate: float
-    losses: tuple[Loss, ...]
+    losses: tuple[RecordedLoss, ...]
     returns: tuple[float, ...]
 
     @property
@@ -111,7 +111,7 @@ def _combiners(line: Mapping[str, Any], validators: list[str]) -> list[str]:
     return validators or ["server-0"]
 
 
-def _losses(name: str, lines: Sequence[Mapping[str, Any]]) -> list[Loss]:
+def _losses(name: str, lines: Sequence[Mapping[str, Any]]) -> list[RecordedLoss]:
     """Return the losses that the record of a process says."""
     ends = [
         finite(line.get("time"))
@@ -124,7 +124,7 @@ def _losses(name: str, lines: Sequence[Mapping[str, Any]]) -> list[Loss]:
             known, ago = finite(line.get("time")), finite(line.get("ago", 0.0))
             kind = str(line.get("process", name)).partition("-")[0]
             recovery = next((end - known + ago for end in ends if end >= known), None)
-            found.append(Loss(kind, known - ago, recovery))
+            found.append(RecordedLoss(kind, known - ago, recovery))
     return found
 
 
