@@ -164,9 +164,13 @@ def overview(runs: Sequence[RunStatus]) -> str:
 
 def _workers(directory: RunDirectory) -> str:
     """Describe the numbers of workers of a run that was resized, or is to be; else return an empty text."""
+    from hpcps.errors import InputError
     from hpcps.spec.members import members_of
 
-    members, wanted = members_of(directory.spec), directory.resize_requested
+    try:
+        members, wanted = members_of(directory.spec), directory.resize_requested
+    except InputError as error:
+        return str(error)
     found = [f"{each.workers} after epoch {each.epoch}" for each in members[1:]]
     said = [f"it began with {members[0].workers} workers, and has {', '.join(found)}"] if found else []
     if wanted is not None:

@@ -196,7 +196,8 @@ def _execute_runs(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mp
                 ended = _execute_run(context, services)
                 if ended == "failed":
                     return 1
-                if ended == "suspended" and not group.share(stop.requested()):
+                # Processes that have replaced others have no further run, and none is asked for after the last one.
+                if ended == "suspended" and planned is not plan.runs[-1] and not group.share(stop.requested()):
                     break  # it goes on in another launch, with another number of workers
             except LostError as error:
                 context.report(None, "exchange", error)
@@ -233,7 +234,8 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
         except Exception as error:
             context.report(None, "start", error)
             raise RunError(context.failed(None, "start", error)) from error
-        services = _Services(stop, group, devices, tracking, evaluations=evaluations)
+        resizes = not plan.progress
+        services = _Services(stop, group, devices, tracking, evaluations=evaluations, resizes=resizes)
         driver = _perform(role, context, services, _Beginning(attempt, part), buffers)
         if driver is None:
             return 1

@@ -68,9 +68,17 @@ class Generation:
         """Note that the processes have committed in this generation."""
         self._losses.note_commit(self.number)
 
+    def note_over(self) -> None:
+        """Note that all processes have done what they repeat after a loss."""
+        if self.survives:
+            self._losses.note_over()
+
     def _first(self) -> LostError | None:
         new = sorted(set(self._losses.names()) - self._known) if self.survives else []
         if not new:
             return None
-        loss = self._losses.read(new[0])
+        try:
+            loss = self._losses.read(new[0])
+        except OSError:  # a network file system may show its name first
+            return None
         return LostError(Peer(loss.role, loss.index), loss.host, loss.why)

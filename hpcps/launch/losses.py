@@ -34,12 +34,13 @@ class Loss:
 
 
 class Losses:
-    """The files of a launch's losses in the folder of the plan, and that of the last generation with a commit."""
+    """The files of a launch: its losses, the last generation with a commit, and its end, in the folder of the plan."""
 
     def __init__(self, plan_file: Path) -> None:
         """Set the folder of the files; it need not exist."""
         self.path = plan_file.with_name(f"{plan_file.name}.losses")
         self._committed = plan_file.with_name(f"{plan_file.name}.committed")
+        self._over = plan_file.with_name(f"{plan_file.name}.over")
 
     def add(self, name: str, loss: Loss) -> None:
         """Write the file of a loss."""
@@ -57,8 +58,18 @@ class Losses:
         return Loss(**json.loads((self.path / name).read_text()))
 
     def note_commit(self, generation: int) -> None:
-        """Note that the processes have committed in a generation."""
-        write_whole(self._committed, str(generation))
+        """Note that the processes have committed in a generation; without this, losses count as fruitless."""
+        with suppress(OSError):
+            write_whole(self._committed, str(generation))
+
+    def note_over(self) -> None:
+        """Note that all processes have done what they repeat after a loss: none that is lost later is replaced."""
+        with suppress(OSError):
+            self._over.touch()
+
+    def over(self) -> bool:
+        """Return whether nothing is repeated any more."""
+        return self._over.exists()
 
     def committed(self) -> int | None:
         """Return the last generation with a commit; None if there is none."""
@@ -88,10 +99,15 @@ class Replacements:
             number: how many processes had this rank before it.
             why: how it ended.
         """
+        if self._losses.over():
+            return f"{rank} is lost after the end of the training, and is not replaced"
         committed = self._losses.committed()
         before, count = self._fruitless.get(rank.rank, (committed, 0))
         self._fruitless[rank.rank] = committed, count = committed, count + 1 if committed == before else 1
         if count > _MOST:
             return f"{rank} has been lost {count} times without a commit in between, and is not replaced any more"
-        self._losses.add(f"{rank}.{number}", Loss(rank.role, rank.index, socket.gethostname(), why))
+        try:
+            self._losses.add(f"{rank}.{number}", Loss(rank.role, rank.index, socket.gethostname(), why))
+        except OSError as error:
+            return f"{rank} is not replaced: cannot write {self._losses.path}: {error.strerror}"
         return ""

@@ -123,6 +123,8 @@ def _losses(name: str, lines: Sequence[Mapping[str, Any]]) -> list[RecordedLoss]
         if line["event"] in _LOSSES:
             known, ago = finite(line.get("time")), finite(line.get("ago", 0.0))
             kind = str(line.get("process", name)).partition("-")[0]
+            if kind == "evaluator":
+                continue  # nobody waits for it
             recovery = next((end - known + ago for end in ends if end >= known), None)
             found.append(RecordedLoss(kind, known - ago, recovery))
     return found

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -339,6 +340,8 @@ class RunDirectory:
             raise _unwritable(self.path, error) from error
         self.checkpoints.clear()
         shutil.rmtree(self.images, ignore_errors=True)
+        with suppress(OSError):
+            self.request_resize(None)
 
     def fail(
         self,

@@ -56,7 +56,7 @@ class EvaluatorRole(MessagingRole):
         self._present: Evaluate | None = None
         self._next: Evaluate | None = None
         self._last = -1, -1
-        self._suspended = False
+        self._end: Finish | None = None
 
     def handle(self, event: Event) -> Iterator[Effect]:
         match event:
@@ -65,11 +65,11 @@ class EvaluatorRole(MessagingRole):
             case Received(source, Evaluate() as message) if source == self._coordinator:
                 yield from self._take(message)
             case Received(source, NoMoreModels(flags=flags)) if source == self._ended_by:
-                yield from self._stop(suspended=Flag.SUSPEND in flags)
+                yield from self._stop(Finish(suspended=Flag.SUSPEND in flags))
             case Received() | Malformed():
                 reason = unwanted(event, "the evaluator")
                 raise RunError(f"{self.peer} cannot use what {event.source} sent in round {self.round}: {reason}")
-            case Computed("evaluate", (job, Died() as died)) if not self._suspended:
+            case Computed("evaluate", (job, Died() as died)) if self._end is None:
                 yield from self._repeat(job, died)
             case Computed("evaluate", (_, evaluation)):
                 yield from self._answer(evaluation)
@@ -121,9 +121,10 @@ class EvaluatorRole(MessagingRole):
 
     def _answer(self, evaluation: Evaluation | None) -> Iterator[Effect]:
         of, self._present = self._present, None
-        if self._suspended:
-            yield Finish(suspended=True)
-        elif self._next is None and evaluation is not None and of is not None:
+        if self._end is not None:
+            yield self._end
+            return
+        if self._next is None and evaluation is not None and of is not None:
             yield SaveEvaluation(evaluation)
             yield Record("evaluated")
             yield Send(
@@ -143,13 +144,13 @@ class EvaluatorRole(MessagingRole):
             )
         yield from self._go_on()
 
-    def _stop(self, *, suspended: bool) -> Iterator[Effect]:
-        """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
-        self._suspended = suspended
+    def _stop(self, end: Finish) -> Iterator[Effect]:
+        """End; first cancel the evaluation under way, which a run that resumes repeats, and others do not need."""
+        self._end = end
         if self._present is not None:
             self.evaluations.cancel()
         else:
-            yield Finish(suspended=suspended)
+            yield end
 
     def restore(self, state: State) -> None:
         """Do nothing: the coordinator keeps the models that are not evaluated."""

@@ -115,7 +115,7 @@ class ModelInbox:
             of, partition, place = model.request, 0, (model.position, model.version)
         values, reason = model.values, None
         if self._misses_rounds and of > round:
-            if not fresh and of > self.round:
+            if not fresh and of > self.round and self._owed(shard) is None:
                 self._later.append((source, model))
                 return
             round = of if fresh else self.round

@@ -18,7 +18,8 @@
 - `gathering`: allgathers, to which each process gives as many rows as it has
 - `compressed`: tensors that travel encoded
 - `whole`: steps that are combined as a whole, with simulated attackers
-- `join`: how a process joins the session of its launch, and what it does at its end
+- `join`: how a process joins the session of its launch
+- `ending`: how a process tells the others how its script ends
 - `record`: the record of a process
 - `commits`: the files of what a script has committed, from which it goes on when it is started again
 - `trace`: the trace of a process

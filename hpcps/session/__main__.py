@@ -47,6 +47,7 @@ def main() -> int:
             leave_launch()  # a script that uses MPI itself would wait for the servers, which do not start it
         os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
         if me.role == "server":
+            from hpcps.session.ending import serve_to_end
             from hpcps.session.join import join_launch
             from hpcps.session.outbox import checked_credit
 
@@ -54,7 +55,7 @@ def main() -> int:
             session = join_launch(join_timeout=math.inf)
             session.limit(credit)
             started()
-            return session.serve_to_end()
+            return serve_to_end(session)
         if me.role != "worker":
             from hpcps.session.join import connect_to_end
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.ancestry import JOINED
-from hpcps.session.join import LaunchedSession, ScriptEnding, StepSession, messages
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import LaunchedSession, StepSession, messages
 from hpcps.session.member import RECENT
 from hpcps.session.outbox import checked_credit
 from hpcps.session.session import Session
@@ -98,6 +99,13 @@ def renew() -> bool:
     ending.follow(renewed)
     _current = (renewed, ending)
     return True
+
+
+def note_over() -> None:
+    """Note that all processes have done what they repeat after a loss: none that is lost later is replaced."""
+    current = session()
+    assert isinstance(current, LaunchedSession), "others do not survive"
+    current.generation.note_over()
 
 
 def check_survives(what: str, remedy: str, *, repeated: bool) -> None:

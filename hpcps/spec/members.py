@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hpcps.errors import InputError
+
 
 class WorkerCount(NamedTuple):
     """The number of workers of a run from a checkpoint on.
@@ -24,13 +26,13 @@ def members_of(spec: Mapping[str, Any]) -> tuple[WorkerCount, ...]:
     """Return the memberships that the `spec.json` of a run states; none if it was never resized.
 
     Raises:
-        ValueError: they do not have the form that `described` gives.
+        InputError: they do not have the form that `described` gives.
     """
     listed = spec.get("members", [])
     try:
         return tuple(WorkerCount(*(int(each[name]) for name in WorkerCount._fields)) for each in listed)
-    except (TypeError, KeyError) as error:
-        raise ValueError("its `members` do not have the form of memberships") from error
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError("members", "they are no list of memberships; --no-resume begins the run anew") from error
 
 
 def described(members: Sequence[WorkerCount]) -> list[dict[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from hpcps.spec.identity import revisions
@@ -39,7 +38,7 @@ class Point:
     search: dict[str, object] = field(default_factory=dict)
     members: tuple[WorkerCount, ...] = ()
 
-    @cached_property
+    @property
     def present(self) -> Run:
         """The run with its id and its present number of workers."""
         return self.run.identified(self.run_id).resized(self.members)

@@ -300,7 +300,7 @@ class Survive(Config):
     residual: Literal["zero", "checkpoint"] = Field(
         "zero",
         description="With what the replacement of a worker begins: without residual and momentum, or with those that "
-        "the worker had at its last checkpoint.",
+        "the worker had at the last kept checkpoint with its part; without one, as with zero.",
     )
     batch: Literal["own", "constant"] = Field(
         "own",

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from hpcps.errors import SpecError
-from hpcps.session.current import exchanging, renew, session
+from hpcps.session.current import exchanging, note_over, renew, session
 from hpcps.session.join import LaunchedSession
 from hpcps.session.pending import forget_exchanges
 from hpcps.torch.collectives import barrier
@@ -72,7 +72,8 @@ def run(
                     state.begin()
                     result = function(state, *args, **kwargs)
                     barrier()
-                    return result
+                note_over()
+                return result
             except Exception:
                 if not renew():
                     raise

@@ -59,7 +59,7 @@ class KeptCommits:
         shared, own = self._take()
         number = 1 + (self._last.number if self._last else 0)
         self._begun = KeptState(number, copy.deepcopy(shared))
-        found = allgather_object((number, _written(own)), _NAME)
+        found = allgather_object((number, written(own)), _NAME)
         if {each for each, _ in found} != {number}:
             raise RunError("the processes commit different states: all must call commit() equally often")
         self._last, self._begun = replace(self._begun, own=tuple(of_rank for _, of_rank in found)), None
@@ -79,9 +79,9 @@ class KeptCommits:
         giver = committed.index(newest)
         if not newest:
             shared = self._take()[0] if rank() == giver else {}
-            content = broadcast_object(_written(shared), giver, _NAME)
+            content = broadcast_object(written(shared), giver, _NAME)
             if rank() != giver:
-                self._give(_read(content))
+                self._give(read(content))
             self.commit()
             return giver
         known = next((each for each in (self._last, self._begun) if each and each.number == newest), None)
@@ -89,22 +89,24 @@ class KeptCommits:
         given: tuple[bytes, tuple[bytes, ...]] = b"", ()
         if rank() == giver:
             assert known is not None, "it has committed"
-            given = _written(known.shared) if lacks else b"", known.own
+            given = written(known.shared) if lacks else b"", known.own
         content, own = broadcast_object(given, giver, _NAME)
         if len(own) != size():
             raise RunError(f"the state of {len(own)} processes cannot be given to {size()}")
-        self._last, self._begun = KeptState(newest, known.shared if known else _read(content), own), None
+        self._last, self._begun = KeptState(newest, known.shared if known else read(content), own), None
         self._give(copy.deepcopy(self._last.shared))
-        self._give(_read(own[rank()]))
+        self._give(read(own[rank()]))
         return giver
 
 
-def _written(states: Parts) -> bytes:
+def written(states: Parts) -> bytes:
+    """Return states as bytes."""
     buffer = io.BytesIO()
     torch.save(dict(states), buffer)
     return buffer.getvalue()
 
 
-def _read(content: bytes) -> Parts:
+def read(content: bytes) -> Parts:
+    """Return the states of bytes, with tensors on the host."""
     found: Parts = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return found

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcps.errors import RunError, SpecError, message_of
 from hpcps.session.commits import FOLDER, Commits
@@ -20,11 +20,12 @@ from hpcps.session.current import rank, session, size
 from hpcps.session.join import LaunchedSession
 from hpcps.session.session import Session
 from hpcps.torch.collectives import allgather, broadcast_object
-from hpcps.torch.kept import KeptCommits
+from hpcps.torch.kept import KeptCommits, read, written
 from hpcps.torch.state import is_asynchronous
 
 _OWN = ("begin", "commit", "folder", "restored")
 _RANDOM, _RECORD = "_random", "_record"
+_SHARED = (Tensor, nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 _VALUES = (bool, int, float, str, type(None))
 _in_use: WeakKeyDictionary[Session, set[Path]] = WeakKeyDictionary()
 """The folders of the states of each session."""
@@ -144,7 +145,7 @@ class TorchState:
         """
         if self._kept is None:
             if not self.restored:
-                self._take_back(broadcast_object(self._divided()[0], 0, "state"))
+                self._take_back(read(broadcast_object(written(self._divided()[0]), 0, "state")))
             return
         giver, current = self._kept.agree(), session()
         if isinstance(current, LaunchedSession) and current.record is not None and current.rank == giver:
@@ -263,8 +264,8 @@ class TorchState:
 
 
 def _is_shared(part: Any) -> bool:
-    """Return whether a part is equal in all processes: models, optimizers, schedulers and tensors are."""
-    return isinstance(part, Tensor) or (hasattr(part, "load_state_dict") and not isinstance(part, torch.Generator))
+    """Return whether a part is equal in all processes; others, such as loaders, may have their own state."""
+    return isinstance(part, _SHARED)
 
 
 def _state_of(part: Any) -> Any:

@@ -81,7 +81,7 @@ def let_count_as_lost(play: Play, process: str) -> None:
 def assert_stops_whole(play: Play) -> None:
     """The run still ends at a checkpoint when it is asked to, and nothing is left of it."""
     play.process.send_signal(signal.SIGTERM)
-    play.end()
+    assert play.end() == 143
     assert "stopped by SIGTERM; run it again to go on" in play.text
     assert_quiet(play.text)
     assert play.left() == {}

@@ -82,7 +82,9 @@ class Disturbance:
                     os.kill(each, signal.SIGSTOP)
                 self._stopped.add(pid)
                 # From `AFTER` on it counts as lost; its replacement takes about a second.
-                Timer(AFTER + self._chance.uniform(1.0, 4.0), let_go_on, [(pid, guard)]).start()
+                timer = Timer(AFTER + self._chance.uniform(1.0, 4.0), let_go_on, [(pid, guard)])
+                timer.daemon = True
+                timer.start()
             else:
                 os.kill(pid if way == "kill" else guard, signal.SIGKILL)
             self.done.append(f"{way} {role}")
@@ -132,6 +134,9 @@ def test_a_run_that_loses_processes_of_all_roles(
     assert_quiet(play.text)
     assert_nothing_is_left(play)
     assert play.run.done
+    assert len(disturbance.done) > SOME // 2
+    events = [line["event"] for path in play.run.path.glob("records/*.jsonl") for line in play.lines(path.stem)]
+    assert len([event for event in events if event in ("lost", "took_over", "standby_lost")]) >= SOME // 3
     evaluations = [line for line in play.lines("validator-0") if line["event"] == "evaluation"]
     assert_evaluated(Run.model_validate(play.run.spec["run"]), evaluations)
     assert_replayed(play, capsys)

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.usefixtures("starts_processes")
 SCRIPT = """
 import os, socket, sys
 import numpy as np
-from hpcps.session.join import ScriptEnding, join_launch
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import join_launch
 from hpcps.session.tensors import Declaration
 session = join_launch()
 ending = ScriptEnding(session)

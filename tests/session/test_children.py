@@ -14,7 +14,8 @@ SCRIPT = """
 import multiprocessing, os, sys
 import numpy as np
 if sys.argv[1] == "before": from mpi4py import MPI
-from hpcps.session.join import ScriptEnding, join_launch
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import join_launch
 from hpcps.session.tensors import Declaration
 session = join_launch()
 ending = ScriptEnding(session)

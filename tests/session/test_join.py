@@ -40,7 +40,8 @@ TASK = """
 import os, sys
 import numpy as np
 from hpcps.launch.ancestry import Ancestry
-from hpcps.session.join import ScriptEnding, join_task
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import join_task
 from hpcps.session.tensors import Declaration
 mode, task = sys.argv[1], Ancestry().task()
 if mode == "early" and task.rank == 1: sys.exit(0)
@@ -122,7 +123,8 @@ def test_a_task_that_another_program_starts_needs_the_connection_to_the_launcher
 STOPPED = """
 import os, signal, sys, time
 from hpcps.launch.ancestry import Ancestry
-from hpcps.session.join import ScriptEnding, join_task
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import join_task
 session = join_task(Ancestry().task(), 5.0)
 ending = ScriptEnding(session)
 if session.rank == 1:

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.usefixtures("starts_processes")
 SCRIPT = """
 import os, signal, sys, threading, time
 import numpy as np
-from hpcps.session.join import ScriptEnding, join_launch
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import join_launch
 from hpcps.session.tensors import Declaration
 mode = sys.argv[1]
 if mode.startswith("apart"):  # as on separate hosts: no process reads another's memory

@@ -16,7 +16,8 @@ FILES = [PLUGINS / f"my_{name}.py" for name in ("rule", "preaggregator", "attack
 SCRIPT = """
 import sys
 import numpy as np
-from hpcps.session.join import ScriptEnding, join_launch
+from hpcps.session.ending import ScriptEnding
+from hpcps.session.join import join_launch
 from hpcps.session.tensors import Declaration
 if sys.argv[1:] == ["load"]:
     from hpcps.registry import load_plugins

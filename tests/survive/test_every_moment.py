@@ -27,11 +27,11 @@ MODES = {
 }
 
 
-def run_of(mode, *failures, servers=False):
+def run_of(mode, *failures, servers=False, evaluators=0):
     """Return a run of about three rounds; `servers`: whether it survives the loss of servers, too."""
     module, tables = MODES[mode]
     train = {"epochs": 1, **tables.get("train", {})}
-    sizes = {"workers": WORKERS, "validators": VALIDATORS, "servers": 2}
+    sizes = {"workers": WORKERS, "validators": VALIDATORS, "servers": 2, "topology": {"evaluators": evaluators}}
     survive = {"workers": True, "validators": True, "servers": servers}
     tables = {"simulation": COSTS, "data": {"limit": 48 * (WORKERS + 1)}, "train": train, "survive": survive}
     if servers:

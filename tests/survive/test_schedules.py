@@ -12,20 +12,26 @@ from typing import NamedTuple
 
 import pytest
 from executed import run_here
+from replay.recorded import replayed
 from survive.test_every_moment import MODES, OF_SERVERS, PROCESSES, run_of
 
 from hpcps.execution import inprocess
 from hpcps.execution.simulation import failures as failures_of_simulations
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.sync.server import SyncServer
 from hpcps.seeds import generator
 from hpcps.spec.simulation import Modelled
 
-LATE, LATER = 1e4, 1e5
-"""Seconds after which nothing goes on any more in rounds; the slots of all messages of a run take some hundred."""
+LATE, LATER = (
+    {"synchronous": seconds, "quorum": seconds, "asynchronous": asynchronous}
+    for seconds, asynchronous in ((1e4, 100.0), (1e5, 200.0))
+)
+"""Seconds after which nothing goes on any more in rounds; the slots of all messages of a run take some hundred. In an
+asynchronous run the others go on until then."""
 
-SCALE = {"asynchronous": 0.01}
-"""A factor on these where the others do not wait, and go on until then."""
+EVERYONE = (*PROCESSES, "evaluator-0", *OF_SERVERS)
 
 
 class Schedule(NamedTuple):
@@ -34,15 +40,15 @@ class Schedule(NamedTuple):
     Attributes:
         process: the process that is killed.
         after: how many messages have arrived before.
-        noticed: seconds until the others know.
-        repair: seconds until its replacement begins.
+        noticed_late: whether the others know of it late.
+        repaired_late: whether its replacement begins late.
         delayed: the numbers of the messages that come late.
     """
 
     process: str
     after: int
-    noticed: float
-    repair: float
+    noticed_late: bool
+    repaired_late: bool
     delayed: tuple[int, ...] = ()
 
 
@@ -50,7 +56,7 @@ class Slots(Simulation):
     """Delivers one message per second, in the order in which they are sent; late ones, and those behind them, later."""
 
     delayed: tuple[int, ...] = ()
-    later = LATER
+    later = 0.0
     sent = 0
 
     def __init__(self, run):
@@ -71,68 +77,73 @@ class Slots(Simulation):
         self.clock.at(moment, deliver)
 
 
-def play(mode, folder, schedule=None, *, servers=False):
-    """Execute a run under a schedule; return it."""
+def play(mode, folder, schedule, process):
+    """Execute a run that survives the loss of a process under a schedule, or undisturbed; return it."""
     failures = []
     if schedule is not None:
-        scale = SCALE.get(mode, 1.0)
-        times = {"noticed": scale * schedule.noticed, "repair": scale * schedule.repair}
-        failures = [{"process": schedule.process, "at": [schedule.after + 0.5], **times}]
-    run = run_of(mode, *failures, servers=servers)
+        times = {"noticed": LATE[mode] * schedule.noticed_late, "repair": LATE[mode] * schedule.repaired_late}
+        failures = [{"process": process, "at": [schedule.after + 0.5], **times}]
+    run = run_of(mode, *failures, servers=process in OF_SERVERS, evaluators=int(process == "evaluator-0"))
     run = run.model_copy(update={"simulation": Modelled(failures=run.simulation.failures, hosts=2)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inprocess, "Simulation", Slots)
         patch.setattr(failures_of_simulations, "_LOOK_AGAIN", 0.5)
         patch.setattr(Slots, "delayed", schedule.delayed if schedule else ())
-        patch.setattr(Slots, "later", LATER * SCALE.get(mode, 1.0) ** 2)
+        patch.setattr(Slots, "later", LATER[mode])
         run_here(run, folder)
     return run
 
 
-def check(mode, schedule, folder):
+def check(mode, schedule, folder, *, replays=False):
     """Execute a run under a schedule, and check what is true of every run."""
-    servers = schedule.process in OF_SERVERS
     try:
-        run = play(mode, folder, schedule, servers=servers)
-        assert RunDirectory(folder).done
-        MODES[mode][0].assert_consistent(run, folder)
+        run = play(mode, folder / "run", schedule, schedule.process)
+        assert RunDirectory(folder / "run").done
+        if run.topology.evaluators:
+            assert f'"epoch":{run.train.epochs},' in (folder / "run/records/validator-0.jsonl").read_text()
+        else:
+            MODES[mode][0].assert_consistent(run, folder / "run")
+        if replays:
+            result, _ = replayed(RunDirectory(folder / "run"), folder / "replay")
+            assert result.difference is None, result.difference
+            shutil.rmtree(folder / "replay")
     except Exception as error:
         error.add_note(f"{mode}: {schedule}")
         raise
-    shutil.rmtree(folder)
+    shutil.rmtree(folder / "run")
 
 
 @pytest.fixture(scope="module")
 def messages(tmp_path_factory):
-    """How many messages an undisturbed run of a mode has, without standbys and with them."""
+    """How many messages an undisturbed run of a mode has, that survives the loss of a process."""
     found = {}
-    for mode, servers in product(MODES, (False, True)):
-        play(mode, tmp_path_factory.mktemp("undisturbed"), servers=servers)
-        found[mode, servers] = Slots.sent
+    for mode, several in product(MODES, (PROCESSES, OF_SERVERS, ("evaluator-0",))):
+        play(mode, tmp_path_factory.mktemp("undisturbed"), None, several[0])
+        found |= dict.fromkeys(product([mode], several), Slots.sent)
     return found
 
 
-@pytest.mark.parametrize("process", [*PROCESSES, *OF_SERVERS])
+@pytest.mark.parametrize("process", EVERYONE)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.soak), 60])
 @pytest.mark.sample(1, 5)
 def test_every_schedule_without_a_late_message(mode, process, every, messages, tmp_path):
     """All are tried: each moment, and each way in which the loss is noticed and repaired."""
-    first = ((*PROCESSES, *OF_SERVERS).index(process) * 7) % every
-    for after in range(first, messages[mode, process in OF_SERVERS], every):
-        for noticed, repair in product((0.0, LATE), repeat=2):
-            check(mode, Schedule(process, after, noticed, repair), tmp_path / "run")
+    first = (EVERYONE.index(process) * 7) % every
+    for after in range(first, messages[mode, process], every):
+        for noticed_late, repaired_late in product((False, True), repeat=2):
+            check(mode, Schedule(process, after, noticed_late, repaired_late), tmp_path)
 
 
 def random_schedule(mode, seed, messages):
     """Return a schedule with one or two late messages."""
     draw = generator(seed, "server", 0, "schedules")
-    process = str(draw.choice([*PROCESSES, *OF_SERVERS]))
-    count = messages[mode, process in OF_SERVERS]
-    noticed, repair = (float(draw.choice([0.0, LATE])) for _ in range(2))
+    process = str(draw.choice(EVERYONE))
+    count = messages[mode, process]
+    noticed, repaired = (bool(draw.integers(2)) for _ in range(2))
     # Replacements send messages, too.
     delayed = tuple(sorted(int(n) for n in draw.integers(0, count + count // 4, int(draw.integers(1, 3)))))
-    return Schedule(process, int(draw.integers(0, count)), noticed, repair, delayed)
+    return Schedule(process, int(draw.integers(0, count)), noticed, repaired, delayed)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -141,6 +152,43 @@ def random_schedule(mode, seed, messages):
 )
 @pytest.mark.sample(1, 3)
 def test_random_schedules_with_late_messages(mode, block, messages, tmp_path):
-    """Each block has a few; `make soak` has 100,000."""
+    """Each block has a few, some of which are replayed; `make soak` has 100,000."""
     for seed in range(17 * block, 17 * block + (17 if block > 1 else 5)):
-        check(mode, random_schedule(mode, seed, messages), tmp_path / "run")
+        check(mode, random_schedule(mode, seed, messages), tmp_path, replays=seed % 5 == 0)
+
+
+FOUND = {
+    "a model comes before the last part of one whose validator is lost": (
+        "synchronous", Schedule("validator-0", 36, True, False, (49,)),
+    ),
+    "the coordinator is lost after its initial model has reached one server": (
+        "synchronous", Schedule("validator-0", 31, True, True, (0,)),
+    ),
+    "a validator that serves others' workers has a quorum": ("quorum", Schedule("validator-1", 0, True, True)),
+}  # fmt: skip
+"""What random schedules have found."""
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_a_schedule_that_has_found_a_fault(what, tmp_path):
+    mode, schedule = FOUND[what]
+    check(mode, schedule, tmp_path, replays=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "role", "method"),
+    [
+        ("a model comes before the last part of one whose validator is lost", ModelInbox, "clear"),
+        ("the coordinator is lost after its initial model has reached one server", SyncServer, "_give_again"),
+    ],
+)
+def test_a_planted_fault_is_found(what, role, method, tmp_path, monkeypatch):
+    """These tests can fail."""
+
+    def clear(self):
+        self._came = [0] * len(self._shards)
+
+    planted = {"clear": clear, "_give_again": lambda self, known: iter(())}
+    monkeypatch.setattr(role, method, planted[method])
+    with pytest.raises(Exception, match=r"no role can proceed|cannot use the model"):
+        check(*FOUND[what], tmp_path)

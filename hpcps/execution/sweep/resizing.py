@@ -128,7 +128,8 @@ def as_requested(
             )
     except HpcpsError as error:
         say(f"hpcps: run {point.run_id} ({point.label}) stays at {present.topology.workers} workers: {error}")
-    directory.request_resize(None)
+    if directory.resize_requested == wanted:  # not another one, which came meanwhile
+        directory.request_resize(None)
     return point
 
 

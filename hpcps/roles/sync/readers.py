@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Closed, Peer, SendAgain
@@ -89,6 +90,8 @@ class LateReaders(Readers):
         self._next_validators = set(self._given_validators)
         # The workers that another validator serves now, until they get a model.
         self._handed_over: set[int] = set()
+        # The models before the last one that they may still read: they have not answered them.
+        self._reading: dict[int, set[int]] = {}
         self._given_at: dict[int, float] = {}
         self._lost: Counter[int] = Counter()
         self.next: set[int] = set()
@@ -130,6 +133,7 @@ class LateReaders(Readers):
         """Note which workers a combiner says have answered: they get the next model; and which of them are lost."""
         for worker in lost:  # the memory of its model is not read any more
             self._given.pop(worker, None)
+            self._reading.pop(worker, None)
             self._lost[worker] = max(self._lost[worker] - 1, 0)
         self.next.update(answered)
 
@@ -190,8 +194,13 @@ class LateReaders(Readers):
 
     def turn(self, round: int) -> frozenset[int]:
         """Begin a round with the model that they got; return the rounds of all models that may still be read."""
+        for worker in self.next:
+            if worker in self._handed_over and worker in self._given:
+                self._reading.setdefault(worker, set()).add(self._given[worker])
+            else:
+                self._reading.pop(worker, None)
         self._given |= dict.fromkeys(self.next, round)
         self._given_validators |= dict.fromkeys(self._next_validators, round)
         self._handed_over -= self.next
         self.next = set()
-        return frozenset(self._given.values())
+        return frozenset({*self._given.values(), *chain.from_iterable(self._reading.values())})

@@ -42,6 +42,8 @@ def survival_needs(run: Run) -> Iterator[Need]:
         elif failure.process == "worker" and workers < 2 and not validators:
             message = "worker-0, the only worker, evaluates, and a run does not survive its loss: use more workers, or "
             yield Need((*path, "process"), "", f"{message}topology.validators = 1", (WORKERS, VALIDATORS))
+        if role == "evaluator" and not count:
+            yield Need((*path, "process"), "", "there is no evaluator: use one, or leave it out", (key,))
         if index and int(index) >= count > 0:
             message = f"there is no {failure.process}: use {role}-0 to {role}-{count - 1}"
             yield Need((*path, "process"), "", message, (key,))

@@ -63,6 +63,7 @@ class Receiver:
         self._looked = time.monotonic()
         self._unanswered = 0
         self._asked: Event | None = None
+        self._asked_at = 0.0
         self._was_stopped = False
         self._thread = Thread(target=self._receive, name="pslite", daemon=True)
 
@@ -93,7 +94,7 @@ class Receiver:
         return answered
 
     def _ask(self, answered: Event) -> None:
-        self._asked, self._was_stopped = answered, False
+        self._asked, self._asked_at, self._was_stopped = answered, time.monotonic(), False
         self._beat()
 
     def _has_missed(self, now: float) -> bool:
@@ -202,6 +203,14 @@ class Receiver:
 
     def _beat(self) -> None:
         assert self._members.me is not None
+        now = time.monotonic()
+        if (
+            self._asked is not None
+            and not self._asked.is_set()
+            and now - self._asked_at > self._members.settings.silence
+        ):
+            # The answers until now have come, or are lost with a connection.
+            self._unanswered, self._asked_at = 0, now
         self._unanswered += 1
         self._members.send_control(SCHEDULER_ID, Control(Command.HEARTBEAT, (self._members.me,)))
 

@@ -216,10 +216,10 @@ class PsliteTransport(MessageTransport):
             self._tell_count(standby, SWITCHED, NEW if new else self._expected[lost])
 
     def confirm(self) -> None:
-        confirmed = self._node.confirmed()
-        while confirmed is not None and not confirmed.wait(_CONFIRM):
-            self._node.check()
-            self._check()
+        while (confirmed := self._node.confirmed()) is not None:
+            while not confirmed.wait(_CONFIRM):
+                self._node.check()
+                self._check()
 
     def lose(self, event: Lost, *, tell: bool) -> None:
         """Note that a process is lost, in the receiving thread; `tell` says whether the role is to know it."""
