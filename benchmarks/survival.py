@@ -151,7 +151,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="the folder of results")
     args = parser.parse_args()
     clean_up_on_sigterm()
-    (ROOT / "build").mkdir(exist_ok=True)
+    for folder in (ROOT / "build", args.output):
+        folder.mkdir(parents=True, exist_ok=True)
     file = args.output / "survival.json"
     parts = {name: comparison.part for name, comparison in COMPARISONS.items()}
     for name in args.parts:

@@ -53,7 +53,7 @@ def test_tables_that_make_points_take_or_refuse_every_value(where: str, write: W
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
 def test_mutated_files_are_runs_or_mistakes(file: Path, tmp_path: Path) -> None:
     source = random.Random(file.name)
-    for _ in range(15):
+    for _ in range(12):
         path = tmp_path / "mutated.toml"
         path.write_bytes(mutated(source, file.read_bytes()))
         read(path)
