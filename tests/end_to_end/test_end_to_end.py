@@ -159,6 +159,7 @@ def test_results_become_tables_figures_and_a_report(ran: Path, called: Command) 
 def test_an_asynchronous_run_is_replayed(called: Command) -> None:
     called("run", "late.toml")
     assert "equal" in called("replay", "late")
+    assert "is done: nothing is left for other workers" in called("resize", "late", "--workers", "3", status=2)
 
 
 def test_what_needs_no_run(folder: Path, called: Command) -> None:

@@ -302,7 +302,7 @@ def test_a_process_that_does_not_join_ends_the_others(launch, transport, mode, w
     done = launch("--transport", transport, mode)
     assert done.returncode == 1, done.stdout + done.stderr
     said = f"waited for worker-1: {why}" if why else r"waited 1 s for worker-1 to call init\(\)"
-    assert re.search(f"hpcps: .*: script.py, line 14: worker-[02] {said}", done.stdout), done.stdout
+    assert re.search(f"hpcps: .*: script.py, line 15: worker-[02] {said}", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
     assert re.search(f"worker-1 on .* failed .*{why}" if why else said, done.stderr), done.stderr
 
