@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import directory_of
+from hpcps.execution.sweep.resizing import end_of_epoch
 from hpcps.execution.tracking import TrackingProcess
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
@@ -94,10 +95,16 @@ def _launch(batch: Batch, launch: Launch, say: Callable[[str], None], tick: Call
         records = RunDirectory(Path(outcome.run.directory)).records
         if outcome.failure or any(record.stat().st_mtime >= began for record in records):
             failed = outcome.run.run_id
-    in_time = batch.until is None or time.monotonic() < batch.until
-    if outcome.suspended and not outcome.stopped and in_time:
-        return Ending(resizes=True)  # also if the request was withdrawn meanwhile
+    if outcome.suspended and not outcome.stopped and _is_at_resize(batch):
+        return Ending(resizes=True)
     return Ending(outcome.status, str(outcome), failed, over=outcome.stopped is not None or outcome.suspended)
+
+
+def _is_at_resize(batch: Batch) -> bool:
+    """Return whether the first run that is left has stopped to go on with another number of workers."""
+    point = next(point for point in batch.points if batch.directory(point).pending)
+    directory = batch.directory(point)
+    return directory.resize_requested is not None and end_of_epoch(directory, point.present) is not None
 
 
 def _execute_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
