@@ -168,7 +168,8 @@ def _measured(
     last = {number: moment for moment, number in rounds.ends if moment <= time[1]}
     inside = {number: moment for number, moment in last.items() if moment > time[0]}
     updates = program.updates(folder)
-    moments = sorted(inside.values())
+    if not (lengths := [b - a for a, b in pairwise(sorted(inside.values()))]):
+        raise SystemExit(f"fewer than two rounds ended within {time[1] - time[0]:g} s: measure longer")
     recoveries: list[dict[str, list[float]]] = []
     for further in (1, 2):
         recoveries.append({})
@@ -177,7 +178,7 @@ def _measured(
                 recoveries[-1].setdefault(kill.role, []).append(round(found, 3))
     return Measured(
         sum(updates.get(number, WORKERS) for number in inside),
-        round(statistics.median(b - a for a, b in pairwise(moments)), 4),
+        round(statistics.median(lengths), 4),
         dict(Counter(kill.role for kill in kills)),
         *recoveries,
         program.again(folder),

@@ -87,18 +87,18 @@ def goodput(directory: RunDirectory) -> Goodput | None:
     rounds = [
         (line, [found for name in _combiners(line, validators) if (found := combined.get((name, line.get("round"))))])
         for line in lines.get("server-0", ())
-        if line["event"] in ("round", *_LOSSES)
+        if line["event"] == "round"
     ]
-    ends = [(finite(line.get("time")), of) for line, of in rounds if line["event"] == "round"]
-    if not ends:
+    if not rounds:
         return None
+    ends = [(finite(line.get("time")), of) for line, of in rounds]
     counts = [sum(len(_listed(each, "participants")) for each in of) for _, of in ends]
     losses = [loss for name, own in lines.items() for loss in _losses(name, own)]
     returns = [finite(line.get("time")) for own in lines.values() for line in own if line["event"] in _RETURNS]
     return Goodput(
         np.array([time for time, _ in ends]),
         np.cumsum(counts),
-        _undisturbed(rounds),
+        _undisturbed(rounds, losses),
         tuple(sorted(losses, key=lambda loss: loss.time)),
         tuple(sorted(returns)),
     )
@@ -130,14 +130,16 @@ def _losses(name: str, lines: Sequence[Mapping[str, Any]]) -> list[RecordedLoss]
     return found
 
 
-def _undisturbed(rounds: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> float:
+def _undisturbed(
+    rounds: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]], losses: Sequence[RecordedLoss]
+) -> float:
     """Return the updates per second without a loss."""
     arrived = [{worker for each in of for worker in _listed(each, "arrived")} for _, of in rounds]
     members = set().union(*arrived)
     seconds, before = [], None
     for (line, _), there in zip(rounds, arrived, strict=True):
-        now, whole = finite(line.get("time")), line["event"] == "round" and there == members
-        if whole and before is not None:
+        now, whole = finite(line.get("time")), there == members
+        if whole and before is not None and not any(before <= loss.time < now for loss in losses):
             seconds.append(now - before)
         before = now if whole else None
     return len(members) / median(seconds) if seconds and median(seconds) else float("nan")

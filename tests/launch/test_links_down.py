@@ -21,10 +21,12 @@ from hpcps.records.run_directory import RunDirectory
 pytestmark = [pytest.mark.usefixtures("starts_processes"), pytest.mark.soak]
 
 ROOT = Path(__file__).parents[2]
+AFTER = 5.0
+"""`survive.after`: an outage that is longer is a loss of all processes of the host."""
 PACED = '[[heterogeneity.classes]]\nname = "paced"\nworkers = [0, 1, 2, 3]\nseconds = 0.1'
 KEYS = {
     **{"topology.workers": 4, "topology.validators": 2, "topology.servers": 2, "transport.kind": "pslite"},
-    **{"data.limit": 192, "train.epochs": 150, "survive.after": 5, "transport.timeout": 60},
+    **{"data.limit": 192, "train.epochs": 150, "survive.after": AFTER, "transport.timeout": 60},
     **{f"survive.{role}": True for role in ("workers", "validators", "servers")},
 }
 
@@ -53,10 +55,12 @@ def test_links_go_down_and_up(seed, tmp_path, capsys):
             return [line["round"] for file in files for line in read_lines(file).lines if line["event"] == "round"]
 
         within(90, lambda: len(rounds()) > 5, text)
+        longer = 0
         for _ in range(3):
-            host = chance.choice((2, 3))
+            host, seconds = chance.choice((2, 3)), chance.choice((2.0, 8.0, 10.0))
+            longer += seconds > AFTER + 1.0
             hosts.link(host, "down")
-            time.sleep(chance.uniform(2.0, 10.0))
+            time.sleep(seconds)
             hosts.link(host, "up")
             last = rounds()[-1]
             within(90, lambda last=last: rounds()[-1] > last + 20, text)
@@ -72,6 +76,9 @@ def test_links_go_down_and_up(seed, tmp_path, capsys):
     assert "Traceback" not in text()
     (path,) = tmp_path.glob("results/small/runs/*")
     assert RunDirectory(path).done
+    events = [line["event"] for file in path.glob("records/*.jsonl") for line in read_lines(file).lines]
+    lost = [event for event in events if event in ("lost", "took_over", "standby_lost")]
+    assert len(lost) >= longer
     capsys.readouterr()
     assert main(["replay", str(tmp_path / "small.toml"), "--results", str(tmp_path / "results")]) == 0
     assert " are equal, and the final model (" in capsys.readouterr().out

@@ -127,3 +127,13 @@ def test_status_says_who_was_lost_and_what_waits(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "lost 2 processes, the last worker-2 in round 2: a failure of the simulation" in said
     assert "server-0 waits for replacements: it has 2 workers, and needs 3" in said
+
+
+def test_the_round_in_which_another_server_is_lost_does_not_count_as_undisturbed(tmp_path):
+    def closed(time, round):
+        return {"event": "round", "time": time, "round": round, "arrived": [0, 1], "participants": [0, 1]}
+
+    write(tmp_path, "server-0", [closed(1.0, 0), closed(2.0, 1), closed(5.0, 2)])
+    write(tmp_path, "server-1", [{"event": "took_over", "time": 4.5, "round": 2, "ago": 2.0}])
+    found = goodput(RunDirectory(tmp_path))
+    assert (found.rate, found.share) == (2.0, 6 / 10)
