@@ -19,6 +19,7 @@ from hpcps.inputs import parse_as
 from hpcps.protocol.envelope import Delivered, Envelope
 from hpcps.protocol.messages import Credit, Peer, Statistics
 from hpcps.protocol.received import Malformed
+from hpcps.protocol.roster import standby_of
 from hpcps.transport.process_group import LaunchedProcess, LostError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
 from hpcps.transport.pslite.process_group import JOINS, OVER, TEXT, Everyone, PsliteProcessGroup, Text, Texts
@@ -33,14 +34,14 @@ A, B, S = WORLD[:3]
 class Company:
     """The process groups of all processes of a launch, each with a thread of its own."""
 
-    def __init__(self, lost=frozenset(), **options):
+    def __init__(self, lost=frozenset(), world=WORLD, **options):
         cluster = Cluster(1, 2, **options)
-        self.pool = ThreadPoolExecutor(len(WORLD))
+        self.pool = ThreadPoolExecutor(len(world))
 
         def join(rank, incarnation=0):
             settings = cluster.settings(ROLES[rank])
-            hosts, may_be_lost = ("here",) * len(WORLD), {"replaceable": lost, "silence": 30.0, "leader": 1}
-            process = LaunchedProcess(rank, tuple(WORLD), hosts, "launch", Rendezvous(Path("unused")))
+            hosts, may_be_lost = ("here",) * len(world), {"replaceable": lost, "silence": 30.0, "leader": 1}
+            process = LaunchedProcess(rank, tuple(world), hosts, "launch", Rendezvous(Path("unused")))
             process = replace(process, incarnation=incarnation, **(may_be_lost if lost else {}))
             return PsliteProcessGroup(settings, process, lambda me: None)
 
@@ -48,7 +49,7 @@ class Company:
 
     def all(self, job):
         """Have all do something at once; return what they return, by rank."""
-        return [done.result(60) for done in [self.pool.submit(job, rank) for rank in range(len(WORLD))]]
+        return [done.result(60) for done in [self.pool.submit(job, rank) for rank in range(len(ROLES))]]
 
     def end(self):
         for process_group in self.everyone:
@@ -266,6 +267,35 @@ def test_nobody_counts_on_a_validator_before_the_workers_know_it(company, replac
         until_told(validator.transport, ("Replaced", A, 1))
     assert next_arrival(validator.transport).envelope.message.round == 2
     for each in (validator, worker):
+        each.abandon()
+
+
+def test_a_replacement_that_has_got_nothing_of_a_server_gets_it_of_the_second_standby(company):
+    """Three messages went to its predecessor, and none to it before the standby is lost, too."""
+    everyone, group = company(lost=frozenset({0, 1, 2}), world=[A, standby_of(S), *WORLD[2:]])
+    group.all(lambda rank: everyone[rank].begin())
+    server, standby = everyone[2].transport, everyone[1].transport
+    for number in range(3):
+        server.send(A, Envelope(S, "run", Credit(round=number, partitions=1)))
+        standby.keep(A, Envelope(S, "run", Credit(round=number, partitions=1)))
+    everyone[0].abandon()
+    until_told(server, ("Lost", A, 0))
+    worker = group.join(0, incarnation=1)
+    until_told(standby, ("Replaced", A, 1))
+    standby.forget(A)
+    everyone[2].abandon()
+    until_told(standby, ("Lost", S, 0))
+    standby.take_over()
+    second = group.join(2, incarnation=1)
+    until_told(standby, ("Replaced", standby_of(S), 1))
+    second.transport.begin({A: 3}, {}, {A: 1})
+    everyone[1].abandon()
+    until_told(second.transport, ("Lost", S, 0))
+    second.transport.take_over()
+    second.transport.send(A, Envelope(S, "run", Credit(round=3, partitions=1)))
+    first = next_arrival(worker.transport)
+    assert (first.source, first.envelope.message.round, first.skipped) == (S, 3, 3)
+    for each in (worker, second):
         each.abandon()
 
 

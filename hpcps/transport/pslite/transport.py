@@ -208,11 +208,14 @@ class PsliteTransport(MessageTransport):
         self._early.pop(lost, None)
         for standby in standbys:
             self._peers[standby] = server
-            if lost in self._expected:
+            # A new process, which has got nothing of the server, takes the first message, whatever its number.
+            new = self.incarnation and lost not in self._expected
+            if new:
+                self._expected.pop(standby, None)
+            else:
                 self._expected[standby] = self._expected[lost]
             with self._lock:
                 self._nodes[server], self._nodes[standby_of(server)] = (standby,), ()
-            new = self.incarnation and lost not in self._expected
             self._tell_count(standby, SWITCHED, NEW if new else self._expected[lost])
 
     def confirm(self) -> None:
