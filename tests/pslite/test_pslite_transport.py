@@ -299,6 +299,28 @@ def test_a_replacement_that_has_got_nothing_of_a_server_gets_it_of_the_second_st
         each.abandon()
 
 
+def test_a_new_standby_knows_the_numbers_of_messages_that_come_after_its_server_is_lost(company):
+    everyone, group = company(lost=frozenset({0, 1, 2}), world=[A, standby_of(S), *WORLD[2:]])
+    group.all(lambda rank: everyone[rank].begin())
+    worker, server = everyone[0].transport, everyone[2].transport
+    for number in range(3):
+        worker.send(S, Envelope(A, "run", Credit(round=number, partitions=1)))
+        next_arrival(server)
+    everyone[1].abandon()
+    until_told(server, ("Lost", standby_of(S), 0))
+    standby = group.join(1, incarnation=1)
+    until_told(server, ("Replaced", standby_of(S), 1))
+    standby.transport.begin({}, {}, {})
+    everyone[2].abandon()
+    until_told(standby.transport, ("Lost", S, 0))
+    within(30, lambda: worker.acting(S) != id_of(NodeRole.SERVER, 0), "the switch of the worker")
+    worker.send(S, Envelope(A, "run", Credit(round=3, partitions=1)))
+    first = next_arrival(standby.transport)
+    assert (first.source, first.envelope.message.round, first.skipped) == (A, 3, 3)
+    for each in (everyone[0], standby):
+        each.abandon()
+
+
 @pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
