@@ -43,6 +43,7 @@ class Schedule(NamedTuple):
         noticed_late: whether the others know of it late.
         repaired_late: whether its replacement begins late.
         delayed: the numbers of the messages that come late.
+        second: another process that is killed, and after how many messages; None if none is.
     """
 
     process: str
@@ -50,6 +51,7 @@ class Schedule(NamedTuple):
     noticed_late: bool
     repaired_late: bool
     delayed: tuple[int, ...] = ()
+    second: tuple[str, int] | None = None
 
 
 class Slots(Simulation):
@@ -82,7 +84,8 @@ def play(mode, folder, schedule, process):
     failures = []
     if schedule is not None:
         times = {"noticed": LATE[mode] * schedule.noticed_late, "repair": LATE[mode] * schedule.repaired_late}
-        failures = [{"process": process, "at": [schedule.after + 0.5], **times}]
+        killed = [(process, schedule.after), *([schedule.second] if schedule.second else [])]
+        failures = [{"process": each, "at": [after + 0.5], **times} for each, after in killed]
     run = run_of(mode, *failures, servers=process in OF_SERVERS, evaluators=int(process == "evaluator-0"))
     run = run.model_copy(update={"simulation": Modelled(failures=run.simulation.failures, hosts=2)})
     with pytest.MonkeyPatch.context() as patch:
@@ -136,14 +139,18 @@ def test_every_schedule_without_a_late_message(mode, process, every, messages, t
 
 
 def random_schedule(mode, seed, messages):
-    """Return a schedule with one or two late messages."""
+    """Return a schedule with one or two late messages; every other one of an asynchronous run kills two processes."""
     draw = generator(seed, "server", 0, "schedules")
     process = str(draw.choice(EVERYONE))
     count = messages[mode, process]
     noticed, repaired = (bool(draw.integers(2)) for _ in range(2))
     # Replacements send messages, too.
     delayed = tuple(sorted(int(n) for n in draw.integers(0, count + count // 4, int(draw.integers(1, 3)))))
-    return Schedule(process, int(draw.integers(0, count)), noticed, repaired, delayed)
+    schedule = Schedule(process, int(draw.integers(0, count)), noticed, repaired, delayed)
+    if mode == "asynchronous" and draw.random() < 0.5:
+        other = str(draw.choice([each for each in PROCESSES if each != process]))
+        schedule = schedule._replace(second=(other, int(draw.integers(0, count))))
+    return schedule
 
 
 @pytest.mark.parametrize("mode", MODES)
