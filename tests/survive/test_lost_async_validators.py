@@ -10,8 +10,10 @@ from survive.test_lost_validators import assert_evaluated
 from survive.test_lost_workers import STEP, drawn_costs, drawn_failures
 
 from hpcps.cli.main import main
+from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.asynchronous.log import EntryKind, Log, LogEntry, LogPosition
 from hpcps.seeds import generator
 from hpcps.spec.checks import contradictions
 
@@ -159,6 +161,34 @@ def test_an_entry_of_one_that_does_not_serve_any_more_does_not_count(servers, tm
     applied = {(line["reader"], line["request"]): line["submitter"] for line in lines(tmp_path, "server-0", "applied")}
     assert {applied[line["reader"], line["request"]] for line in dropped} == {"validator-1"}, "it was sent again"
     assert_consistent(run, tmp_path)
+
+
+def test_an_entry_from_before_the_return_does_not_count_after_a_second_loss(tmp_path):
+    """The replacement is lost at once, so the other validator serves again while its entries are on their way."""
+    slow = {"local": {"latency": 0.3}, "remote": {"latency": 0.3}}
+    failures = [{"process": "validator-1", "at": [at], "repair": repair} for at, repair in ((1.65, 1.0), (2.66, 3.0))]
+    run = run_of(*failures, servers=2, validators=2, simulation=slow, train={"epochs": 2})
+    run_here(run, tmp_path)
+    there = [line["validators"] for line in lines(tmp_path, "server-0", "applied") if "validators" in line]
+    assert there[:3] == [[0], [0, 1], [0]]
+    assert lines(tmp_path, "server-0", "not_served")
+    assert_consistent(run, tmp_path)
+
+
+def test_a_server_that_is_behind_keeps_what_has_a_place(tmp_path):
+    """Server 0 has given entries 1 and 3 of a lost validator places, and none to the second and the fourth."""
+    submitter = Peer("validator", 1)
+    log = Log((submitter,))
+    for number in range(1, 5):
+        log.put(LogEntry(EntryKind.READ, submitter, number, Peer("worker", 0), number))
+    log.order(LogPosition(1, 0, 0, submitter, 1))
+    log.order(LogPosition(2, 0, 0, submitter, 3))
+    log.drop(submitter)
+    assert log.next_number(submitter) == 1
+    log.put(LogEntry(EntryKind.READ, submitter, 1, Peer("worker", 0), 5))
+    log.order(LogPosition(3, 0, 0, submitter, 1))
+    taken = [log.take() for _ in range(4)]
+    assert [ready and (ready[0].request, ready[1].index) for ready in taken] == [(1, 1), (3, 2), (5, 3), None]
 
 
 def test_the_other_validator_admits_the_replacement_of_a_worker(tmp_path):

@@ -143,8 +143,6 @@ class AsyncWorker(Worker):
 
     def _go_on_with(self, served: ServedBy) -> Iterator[Effect]:
         """Send what waits for an answer to the validator that serves from now on, which knows if it is answered."""
-        if served.since <= self._since:
-            return
         self._validator, self._since = Peer("validator", served.validator), served.since
         waits = self._training.stage is Stage.WAITING_FOR_MODEL and not self._training.inbox.complete
         if self._sent is not None and waits and self._sent.request == self._log.request:
