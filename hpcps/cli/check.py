@@ -256,11 +256,9 @@ def _losses(run: Run) -> str:
     servers = "; the standby of a lost server takes its place" if run.survive.servers else ""
     if not run.survive.validators:
         return f"{lost} is replaced{where}{needed}{servers}; any other lost process ends the run"
-    others = "the workers of a lost validator wait for its replacement"
-    if run.train.mode == "sync" and run.topology.validators > 1:
+    others = "all wait for the replacement of a lost validator"
+    if run.topology.validators > 1:
         others = "others serve the workers of a lost validator"
-    elif run.train.mode == "sync":
-        others = "all wait for the replacement of a lost validator"
     return f"{lost} is replaced{where}{needed}; {others}{servers}; any other lost process ends the run"
 
 

@@ -116,20 +116,20 @@ class Roster:
         return (Peer("validator", worker % self.validators),) if self.validators else self.all_servers()
 
     def possible_combiners_of(self, run: Run, worker: int) -> tuple[Peer, ...]:
-        """The roles that combine a worker's update, also while other validators are lost.
-
-        In an asynchronous run nobody waits for a worker that waits for the replacement of its validator.
-        """
-        others_serve = run.survive.validators and run.train.mode == "sync"
-        return self.all_validators() if others_serve else self.combiners_of(worker)
+        """The roles that combine a worker's update, also while other validators are lost."""
+        return self.all_validators() if run.survive.validators else self.combiners_of(worker)
 
     def deciders_of(self, run: Run, peer: Peer) -> tuple[Peer, ...]:
-        """The roles one of which lets the replacement of a process take part."""
+        """The roles one of which lets the replacement of a process take part.
+
+        In an asynchronous run a validator has server 0 let that of a worker take part.
+        """
         if peer == EVALUATOR:
             return (self.coordinator,)
         if peer.role == "validator" or not self.validators:
             return (SERVER_0,)
-        return self.possible_combiners_of(run, peer.index)
+        combiners = self.possible_combiners_of(run, peer.index)
+        return combiners if run.train.mode == "sync" else (SERVER_0, *combiners)
 
     def share(self, combiner: Peer) -> tuple[Peer, ...]:
         """The workers whose updates a combiner receives, in worker order."""

@@ -37,6 +37,11 @@ class Positions:
         """The positions by the names of the workers."""
         return {str(peer): position for peer, position in self._counted.items()}
 
+    def forget(self, peer: Peer) -> None:
+        """Forget where a worker was: another combiner decides on it."""
+        self._sent.pop(peer, None)
+        self._counted.pop(peer, None)
+
     def learn(self, positions: Mapping[str, Position]) -> None:
         """Take the positions that another combiner knows."""
         self._counted |= {Peer.parse(name): position for name, position in positions.items()}
@@ -57,9 +62,12 @@ def record_loss(lost: Lost, **fields: object) -> Record:
     return Record("lost", {"process": str(lost.peer), "cause": lost.cause, **fields, "ago": ago})
 
 
-def admit(
-    replaced: Replaced, first: int, position: Position | None, evaluated: int = 0, **served: Any
-) -> Iterator[Effect]:
+def record_replacement(replaced: Replaced, first: int) -> Record:
+    """Return what a combiner records of a replacement that it has take part; `first` is `TakePart.round`."""
+    return Record("replaced", {"process": str(replaced.peer), "first": first})
+
+
+def admit(replaced: Replaced, first: int, position: Position | None, evaluated: int = 0) -> Iterator[Effect]:
     """Have a replacement take part.
 
     Args:
@@ -67,15 +75,23 @@ def admit(
         first: `TakePart.round`.
         position: that of the lost process.
         evaluated: `TakePart.evaluated`.
-        **served: the fields of `TakePart` about the workers of a validator.
     """
-    yield Record("replaced", {"process": str(replaced.peer), "first": first})
-    yield take_part(replaced.peer, replaced.incarnation, first, position, evaluated, **served)
+    yield record_replacement(replaced, first)
+    yield take_part(replaced.peer, replaced.incarnation, first, position, evaluated)
 
 
 def take_part(
-    peer: Peer, incarnation: int, first: int, position: Position | None, evaluated: int = 0, **served: Any
+    peer: Peer, incarnation: int, first: int, position: Position | None, evaluated: int = 0, **service: Any
 ) -> Send:
-    """Return the message by which a replacement takes part; arguments as in `admit`."""
-    part = TakePart(round=first, incarnation=incarnation, position=position, evaluated=evaluated, **served)
+    """Return the message by which a replacement takes part.
+
+    Args:
+        peer: the process.
+        incarnation: the number of its replacement.
+        first: `TakePart.round`.
+        position: that of the lost process.
+        evaluated: `TakePart.evaluated`.
+        **service: `TakePart.since` and `TakePart.validator`.
+    """
+    part = TakePart(round=first, incarnation=incarnation, position=position, evaluated=evaluated, **service)
     return Send(peer, part)

@@ -269,10 +269,9 @@ class Survive(Config):
     )
     validators: bool = Field(
         False,
-        description="With `workers`: the run goes on without a validator, or evaluator, that is lost. In a synchronous "
-        "run the other validators "
-        "serve its workers until its replacement does. If there are none, or in an asynchronous run, its workers wait "
-        "for the replacement.",
+        description="With `workers`: the run goes on without a validator, or evaluator, that is lost. The other "
+        "validators serve its workers until its replacement does. If there are none, the workers wait for the "
+        "replacement.",
     )
     servers: bool = Field(
         False,

@@ -55,7 +55,18 @@ def assert_all_are_served(play: Play) -> None:
     within(60, lambda: workers <= {line["reader"] for line in lines(play, "applied")[before:]}, "all workers")
 
 
-def test_the_workers_of_an_asynchronous_run_go_on_with_the_replacement(
+def served_while_there(play: Play) -> dict[tuple[int, ...], set[tuple[str, str]]]:
+    """Return which worker was served by which validator while these validators were there."""
+    found: dict[tuple[int, ...], set[tuple[str, str]]] = {}
+    there = (0, 1)
+    for line in lines(play, "applied"):
+        there = tuple(line.get("validators", there))
+        if str(line["reader"]).startswith("worker"):
+            found.setdefault(there, set()).add((str(line["reader"]), str(line["submitter"])))
+    return found
+
+
+def test_another_validator_serves_in_an_asynchronous_run_until_the_replacement_does(
     start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
 ) -> None:
     play = start(*TWO, *ASYNCHRONOUS, "--set", "checkpoint.rounds=400")
@@ -65,6 +76,11 @@ def test_the_workers_of_an_asynchronous_run_go_on_with_the_replacement(
         until_replaced(play, name)
         assert_all_are_served(play)
     assert lost_validators(play) == ["validator-1", "validator-0"]
+    served = served_while_there(play)
+    workers = [f"worker-{k}" for k in range(3)]
+    assert served[0, 1] == {("worker-0", "validator-0"), ("worker-1", "validator-1"), ("worker-2", "validator-0")}
+    for other in (0, 1):
+        assert served[other,] == {(worker, f"validator-{other}") for worker in workers}
     evaluated = len(lines(play, "evaluation", "validator-0"))
     within(60, lambda: len(lines(play, "evaluation", "validator-0")) > evaluated + 1, "further evaluations")
     assert_stops_whole(play)

@@ -72,8 +72,8 @@ class Combiner:
         return f"open: waits for {', '.join(map(str, collector.waiting_for)) or 'nobody'}"
 
 
-OF_ASYNCHRONOUS = ("requests", "begun", "positions")
-"""The fields of `TakePart` for validators of asynchronous runs."""
+OF_ASYNCHRONOUS = ("since", "validator")
+"""The fields of `TakePart` in asynchronous runs."""
 
 
 def said(effect):

@@ -11,7 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
-from executed import run_here
+from executed import lines, run_here
 from replay.recorded import replayed
 from survive.test_every_moment import MODES, OF_SERVERS, PROCESSES, run_of
 
@@ -43,6 +43,7 @@ class Schedule(NamedTuple):
         noticed_late: whether the others know of it late.
         repaired_late: whether its replacement begins late.
         delayed: the numbers of the messages that come late.
+        second: another process that is killed, and after how many messages; None if none is.
     """
 
     process: str
@@ -50,6 +51,7 @@ class Schedule(NamedTuple):
     noticed_late: bool
     repaired_late: bool
     delayed: tuple[int, ...] = ()
+    second: tuple[str, int] | None = None
 
 
 class Slots(Simulation):
@@ -82,7 +84,8 @@ def play(mode, folder, schedule, process):
     failures = []
     if schedule is not None:
         times = {"noticed": LATE[mode] * schedule.noticed_late, "repair": LATE[mode] * schedule.repaired_late}
-        failures = [{"process": process, "at": [schedule.after + 0.5], **times}]
+        killed = [(process, schedule.after), *([schedule.second] if schedule.second else [])]
+        failures = [{"process": each, "at": [after + 0.5], **times} for each, after in killed]
     run = run_of(mode, *failures, servers=process in OF_SERVERS, evaluators=int(process == "evaluator-0"))
     run = run.model_copy(update={"simulation": Modelled(failures=run.simulation.failures, hosts=2)})
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +103,8 @@ def check(mode, schedule, folder, *, replays=False):
         run = play(mode, folder / "run", schedule, schedule.process)
         assert RunDirectory(folder / "run").done
         if run.topology.evaluators:
-            assert f'"epoch":{run.train.epochs},' in (folder / "run/records/validator-0.jsonl").read_text()
+            evaluated = lines(folder / "run", "validator-0", "evaluation")
+            assert run.train.epochs in [line["epoch"] for line in evaluated]
         else:
             MODES[mode][0].assert_consistent(run, folder / "run")
         if replays:
@@ -136,14 +140,18 @@ def test_every_schedule_without_a_late_message(mode, process, every, messages, t
 
 
 def random_schedule(mode, seed, messages):
-    """Return a schedule with one or two late messages."""
+    """Return a schedule with one or two late messages; every other one of an asynchronous run kills two processes."""
     draw = generator(seed, "server", 0, "schedules")
     process = str(draw.choice(EVERYONE))
     count = messages[mode, process]
     noticed, repaired = (bool(draw.integers(2)) for _ in range(2))
     # Replacements send messages, too.
     delayed = tuple(sorted(int(n) for n in draw.integers(0, count + count // 4, int(draw.integers(1, 3)))))
-    return Schedule(process, int(draw.integers(0, count)), noticed, repaired, delayed)
+    schedule = Schedule(process, int(draw.integers(0, count)), noticed, repaired, delayed)
+    if mode == "asynchronous" and draw.random() < 0.5:
+        other = str(draw.choice([each for each in PROCESSES if each != process]))
+        schedule = schedule._replace(second=(other, int(draw.integers(0, count))))
+    return schedule
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,7 +11,8 @@ from hpcps.errors import RunError, message_of, text_of
 from hpcps.execution.account import IDLE, LOST, REPLACED, RESULT, SAME, SKIPPED, STOP, STOP_AT_EPOCH, TIMER
 from hpcps.execution.replay.mail import MailTransport, Member
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.protocol.messages import ModelPartition, Peer
+from hpcps.protocol.envelope import Delivered
+from hpcps.protocol.messages import ModelPartition, Peer, ServedBy
 from hpcps.protocol.received import Lost, Replaced
 from hpcps.records.attempts import Attempt, DifferenceError
 from hpcps.records.checkpoint import CheckpointPart
@@ -156,8 +157,11 @@ class ReplayDriver(RoleDriver):
     def _unrecorded(self) -> Event | None:
         if (event := self._timer()) is not None:
             return event
-        if (arrival := self._inbox.receive()) is not None:
-            return self._opened(arrival, self._clock())
+        while (arrival := self._inbox.receive()) is not None:
+            # A worker records whom it sends its updates before it does so.
+            changes = isinstance(arrival, Delivered) and isinstance(arrival.envelope.message, ServedBy)
+            if not (self._goes_on and changes):
+                return self._opened(arrival, self._clock())
         return self._expected(IDLE) if self._draining else None
 
     def step(self) -> bool:

@@ -49,6 +49,8 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
         base_version: the version of the model from which the update was made, see `ModelReply`.
         rate: the learning rate of its local step, for rules that compensate delays; else 0.
         position: with `survive.workers`, where the worker is after this update, as in `Update`; else None.
+        since: with `survive.validators`, the position of the entry of the log since which the receiver serves the
+            worker, as far as the worker knows, see `ServedBy`; 0 before the first such entry.
         mask: the blocks of the model that are sent `[B]`.
         values: these blocks, or what the compressor made of them.
     """
@@ -58,6 +60,7 @@ class UpdateRequest(Message, code=36, kind="UPDATE", sender="worker", receiver="
     mask: Mask
     rate: float = 0.0
     position: dict[str, list[int]] | None = None
+    since: Count = 0
     values: Vector
 
 
@@ -69,10 +72,12 @@ class NoUpdate(Message, code=37, kind="ABSENT", sender="worker", receiver="valid
         request: the number of the worker's request for the model, from 1; with "accumulate" that of its last one, which
             is 0 before the first.
         position: as in `UpdateRequest`; None with "accumulate", as the steps of the cycle enter a later update.
+        since: as in `UpdateRequest`.
     """
 
     request: Annotated[int, HeaderField.ROUND]
     position: dict[str, list[int]] | None = None
+    since: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +97,9 @@ class SubmittedEntry(Message):
             None from a worker.
         position: with `survive.workers` and without validators, or with `survive.validators`: where the reader is after
             this entry, as in `Update`; of a validator that reads the model itself, the numbers under `data` alone. Else
-            None.
+            None. Of the entry at which the replacement of a worker begins: where it begins.
+        since: from a validator, of an entry of a worker: as in the worker's `UpdateRequest`. Server 0 gives the entry
+            a place only if the validator still serves the worker since then.
     """
 
     number: Annotated[int, HeaderField.ROUND]
@@ -103,6 +110,7 @@ class SubmittedEntry(Message):
     request: Count | None = None
     worker: Count | None = None
     position: dict[str, list[int]] | None = None
+    since: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,6 +191,7 @@ class Admitted(Message, code=57, kind="ADMITTED", sender="server 0", receiver="o
         position: the position of the entry in the log, from 1; after the `Stop`, that of the `Stop`.
         version: that of the model, see `ModelReply`.
         epoch: as in `Ordered`.
+        validators: as in `Ordered`.
     """
 
     validator: Annotated[int, HeaderField.INDEX]
@@ -191,6 +200,45 @@ class Admitted(Message, code=57, kind="ADMITTED", sender="server 0", receiver="o
     position: int
     version: int
     epoch: Count
+    validators: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServeWorkers(Message, code=63, kind="SERVE", sender="server 0", receiver="validator"):
+    """With `survive.validators`: an entry of the log changes which workers the receiver serves.
+
+    Attributes:
+        since: the position of the entry.
+        requests: the last requests of the workers that the receiver serves from then on, and did not serve before, that
+            the servers have answered, by the names of the workers.
+        begun: of these workers, the numbers of their last replacements that have got a model.
+        positions: their positions, as `Serve.positions`.
+        released: the indices of the workers that another validator serves from then on. What the receiver has of them,
+            and has no place in the log, does not count.
+    """
+
+    since: Annotated[int, HeaderField.INDEX]
+    requests: dict[str, int]
+    begun: dict[str, int]
+    positions: dict[str, dict[str, list[int]]]
+    released: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedBy(
+    Message, code=64, kind="SERVED BY", sender="server 0", receiver="worker", answer="UpdateRequest, NoUpdate"
+):
+    """With `survive.validators`: an entry of the log says that another validator serves the receiver from then on.
+
+    The worker sends it what is not answered, and all that follows.
+
+    Attributes:
+        since: the position of the entry.
+        validator: the index of the validator, which may also be a replacement.
+    """
+
+    since: Annotated[int, HeaderField.INDEX]
+    validator: int
 
 
 def _pack(peer: Peer) -> tuple[int, int]:
@@ -203,16 +251,21 @@ def _unpack(packed: tuple[int, int]) -> Peer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ordered(Message, code=10, kind="ORDER", sender="server 0", receiver="other servers"):
-    """The position of an entry in the log; an entry of server 0 itself is a checkpoint.
+    """The position of an entry in the log; an entry of server 0 itself is a checkpoint, or has `validators`.
+
+    Server 0 gives no place to the entry of a validator that no longer serves the reader: a later one of the validator
+    then has the next place.
 
     Attributes:
-        number: the submitter's number of the entry, from 1; 0 for a checkpoint.
-        submitter: the role that has sent the entry to all servers; server 0 for a checkpoint.
+        number: the submitter's number of the entry, from 1; 0 for one of server 0.
+        submitter: the role that has sent the entry to all servers; server 0 for its own.
         position: the position of the entry in the log, from 1.
         version: that of the model after the entry, see `ModelReply`. If the entry is an update and this is also the
             version before it, server 0 has refused the update: all servers execute it as a `Read`.
         epoch: the epochs of the coordinator's own steps that are over, by its entries up to this one.
         flags: those of a checkpoint; none for other entries.
+        validators: with `survive.validators`, of an entry that changes who serves which worker: the indices of the
+            validators that are there from then on, see `Roster.validator_of`. Else None.
     """
 
     number: Annotated[int, HeaderField.ROUND]
@@ -221,3 +274,4 @@ class Ordered(Message, code=10, kind="ORDER", sender="server 0", receiver="other
     version: int
     epoch: Count
     flags: Flag
+    validators: tuple[int, ...] | None = None

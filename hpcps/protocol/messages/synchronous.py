@@ -280,7 +280,7 @@ class Complete(Message, code=47, kind="COMPLETE", sender="other servers", receiv
 class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="replacement of a worker or validator"):
     """The receiver takes the place of a lost worker; in a synchronous run the combiner that closes rounds says so.
 
-    With `survive.validators` server 0 says so to the replacement of a validator.
+    In an asynchronous run server 0 says so, and with `survive.validators` to the replacement of a validator, too.
 
     Attributes:
         round: the round of the first model that it gets; in an asynchronous run, the number of the request that this
@@ -292,19 +292,17 @@ class TakePart(Message, code=48, kind="TAKE_PART", sender="combiner", receiver="
             validator of a synchronous run, whose batches follow from the round; in an asynchronous run as
             `SubmittedEntry.position`.
         evaluated: to the replacement of the coordinator: how many epochs have a recorded evaluation; else 0.
-        requests: to a validator of an asynchronous run: the last requests of its workers that the servers have
-            answered, by the names of the workers. Else None.
-        begun: to such a validator: the numbers of those of their replacements that have got a model. Else None.
-        positions: to such a validator: their positions, as `Serve.positions`. Else None.
+        since: in an asynchronous run with `survive.validators`, to a worker: the position of the entry of the log since
+            which the validator serves it, see `ServedBy`.
+        validator: to such a worker: the index of its validator. Else None.
     """
 
     round: int
     incarnation: Annotated[int, HeaderField.INDEX]
     position: dict[str, list[int]] | None = None
     evaluated: int = 0
-    requests: dict[str, int] | None = None
-    begun: dict[str, int] | None = None
-    positions: dict[str, dict[str, list[int]]] | None = None
+    since: int = 0
+    validator: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -49,6 +49,8 @@ class EntryKind(Enum):
     """A worker has no update; it only waits at a validator."""
     CHECKPOINT = "checkpoint"
     """Server 0's own entry: everyone writes a part of a checkpoint."""
+    SERVE = "serve"
+    """Server 0's own entry: a validator is lost, and others serve its workers."""
 
 
 _KINDS: dict[type[SubmittedEntry], EntryKind] = {
@@ -59,6 +61,8 @@ _KINDS: dict[type[SubmittedEntry], EntryKind] = {
 }
 UPDATES = (EntryKind.APPLY, EntryKind.UPDATE)
 """Entries that change the model."""
+OWN = (EntryKind.CHECKPOINT, EntryKind.SERVE)
+"""Server 0's own entries, which have no reader."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class LogEntry:
             multiplied by alpha, as its payload is.
         position: where its reader is after it, see `SubmittedEntry`.
         incarnation: of a READ, see `Read`.
+        since: see `SubmittedEntry`.
+        validators: of an entry that changes who serves which worker, see `Ordered`; else None.
         mask: the blocks of this shard, or of the model at a validator, that `payload` holds.
         payload: float32, packed.
         flags: whether a checkpoint suspends the run.
@@ -95,11 +101,24 @@ class LogEntry:
     rate: float = 0.0
     position: Position | None = None
     incarnation: int = 0
+    since: int = 0
+    validators: tuple[int, ...] | None = None
 
     @staticmethod
     def checkpoint(flags: Flag) -> LogEntry:
         """Return server 0's own entry, at which everyone writes a checkpoint."""
         return LogEntry(EntryKind.CHECKPOINT, SERVER_0, 0, SERVER_0, 0, flags=flags)
+
+    @staticmethod
+    def serve(validators: tuple[int, ...]) -> LogEntry:
+        """Return server 0's own entry, from which on only these validators serve."""
+        return LogEntry(EntryKind.SERVE, SERVER_0, 0, SERVER_0, 0, validators=validators)
+
+    @staticmethod
+    def own(message: Ordered) -> LogEntry:
+        """Return server 0's own entry of a message."""
+        serves = message.validators
+        return LogEntry.checkpoint(message.flags) if serves is None else LogEntry.serve(serves)
 
     def message(self, shard: int) -> SubmittedEntry:
         """Return it as a message to one server."""
@@ -108,7 +127,7 @@ class LogEntry:
             "number": self.number, "shard": shard, "base_version": self.base_version, "epoch": self.epoch,
             "rate": self.rate, "request": self.request if of_validator else None,
             "worker": self.reader.index if of_validator and not reads_itself else None,
-            "position": self.position,
+            "position": self.position, "since": self.since,
         }  # fmt: skip
         match self.kind:
             case EntryKind.APPLY | EntryKind.UPDATE:
@@ -146,7 +165,7 @@ class LogEntry:
             reader = Peer("worker", message.worker)
         return LogEntry(
             kind, source, message.number, reader, request, message.base_version, message.epoch, mask, payload,
-            rate=message.rate, position=message.position,
+            rate=message.rate, position=message.position, since=message.since,
             incarnation=message.incarnation if isinstance(message, Read) else 0,
         )  # fmt: skip
 
@@ -158,7 +177,7 @@ class LogEntry:
             raise ValueError(reason)
         return LogEntry(
             EntryKind.UPDATE, source, message.request, source, message.request, message.base_version, 0, message.mask,
-            payload, rate=message.rate, position=message.position,
+            payload, rate=message.rate, position=message.position, since=message.since,
         )  # fmt: skip
 
     def fields(self) -> dict[str, object]:
@@ -204,7 +223,7 @@ class LogPosition:
         """Return it as a message to another server."""
         return Ordered(
             number=entry.number, submitter=entry.submitter, position=self.index, version=self.version,
-            epoch=self.epoch, flags=entry.flags,
+            epoch=self.epoch, flags=entry.flags, validators=entry.validators,
         )  # fmt: skip
 
     @staticmethod
@@ -299,7 +318,7 @@ class Log:
         self.index = 0
         self.version = 0
         self._epoch = 0
-        self._checkpoints: deque[LogEntry] = deque()
+        self._own: deque[LogEntry] = deque()  # those of server 0
         self._numbers = dict.fromkeys(submitters, 0)
         self._entries: dict[Peer, deque[LogEntry]] = {peer: deque() for peer in submitters}
         self._places: deque[LogPosition] = deque()
@@ -343,17 +362,18 @@ class Log:
 
     def drop(self, submitter: Peer) -> None:
         """Drop the entries of a lost submitter that have no place; its replacement numbers its entries from 1."""
-        placed = sum(place.submitter == submitter for place in self._places)
-        kept = self._entries[submitter]
-        while len(kept) > placed:
-            kept.pop()
-        self._numbers[submitter] = 0
+        kept, placed = self._entries[submitter], deque[LogEntry]()
+        for number in [place.number for place in self._places if place.submitter == submitter]:
+            while kept[0].number != number:
+                kept.popleft()
+            placed.append(kept.popleft())
+        self._entries[submitter], self._numbers[submitter] = placed, 0
 
-    def order(self, place: LogPosition, flags: Flag) -> None:
-        """Note the place that server 0 gave an entry; an entry of server 0 itself is a checkpoint."""
+    def order(self, place: LogPosition, own: LogEntry | None = None) -> None:
+        """Note the place that server 0 gave an entry; `own` is an entry of server 0 itself."""
         self._places.append(place)
-        if place.submitter == SERVER_0:
-            self._checkpoints.append(LogEntry.checkpoint(flags))
+        if own is not None:
+            self._own.append(own)
 
     def state(self) -> State:
         """Return the last place; after a resume all submitters number their entries from 1 again."""
@@ -377,7 +397,9 @@ class Log:
             return None
         place = self._places[0]
         assert place.submitter is not None
-        waiting = self._checkpoints if place.submitter == SERVER_0 else self._entries[place.submitter]
+        waiting = self._own if place.submitter == SERVER_0 else self._entries[place.submitter]
+        while waiting and waiting[0].number < place.number:
+            waiting.popleft()  # server 0 has given it no place
         if not waiting:
             return None
         entry = waiting.popleft()

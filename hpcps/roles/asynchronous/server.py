@@ -31,7 +31,7 @@ from hpcps.protocol.messages import (
 )
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
-from hpcps.roles.asynchronous.log import UPDATES, EntryKind, Log, LogEntry, LogPosition
+from hpcps.roles.asynchronous.log import OWN, UPDATES, EntryKind, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.membership import AsyncMembership
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, dismissal, report
@@ -50,7 +50,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.roles.losses import admit, record_loss
+from hpcps.roles.losses import admit, record_loss, record_replacement
 from hpcps.roles.messaging_role import MessagingRole
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_SERVER, Stage, StageMachine, Trigger
@@ -76,7 +76,7 @@ class AsyncServer(MessagingRole):
         self._shard: AsyncShard | None = None
         self._diverged = False
         self._checkpoint = CheckpointParts(self._roster, dismissal(run, Flag.SUSPEND))
-        self._members = AsyncMembership()
+        self._members = AsyncMembership(run)
         self._evaluated = 0  # the epochs whose evaluations are recorded
         self._last: LogPosition | None = None  # the place of the `Stop`
         self._early: list[Event] = []  # before the initial model
@@ -115,6 +115,8 @@ class AsyncServer(MessagingRole):
             if peer in self._log.submitters and self._roster.validators:
                 self._log.drop(peer)
             yield from (record_loss(event),) if decides else ()
+            if self._stages.stage is Stage.SERVING and peer.role == "validator":
+                yield from self._serve_without(peer, shard)
             if self._stages.stage is Stage.SERVING:
                 yield SetDeadline(self._waiting_for)
             yield from self._checkpoint.lose(peer)
@@ -131,9 +133,21 @@ class AsyncServer(MessagingRole):
             yield from self._admit_validator(event, shard)
         elif self._stages.stage is Stage.SERVING:
             number = self._log.next_number(peer)
-            yield from admit(event, number, self._members.positions.of(peer))
+            yield record_replacement(event, number)
             entry = LogEntry(EntryKind.READ, peer, number, peer, number, incarnation=event.incarnation)
-            yield from self._log_entry(entry, shard)
+            yield from self._log_entry(replace(entry, position=self._members.positions.of(peer)), shard)
+
+    def _serve_without(self, lost: Peer, shard: AsyncShard) -> Iterator[Effect]:
+        """Have other validators serve the workers of a lost one; if there are none, the workers wait."""
+        there = tuple(index for index in self._members.validators if index != lost.index)
+        if there == self._members.validators:
+            return
+        entry = LogEntry.serve(there)
+        place = self._log.place(entry, self._roster.coordinator)
+        for server in self._roster.all_servers()[1:]:
+            yield Send(server, place.message(entry))
+        yield from self._members.serve(there, place.index)
+        yield from self._execute(entry, place, shard)
 
     def _admit_validator(self, event: Replaced, shard: AsyncShard) -> Iterator[Effect]:
         """Have the replacement of a validator take part; after the run only that of the coordinator, to evaluate."""
@@ -144,13 +158,15 @@ class AsyncServer(MessagingRole):
         members.begin(peer)
         request, serving = members.answered.get(peer, 0) + 1, stage is Stage.SERVING
         evaluated = self._evaluated if peer == self._roster.coordinator else 0
-        served = members.served(self._roster.share(peer))
-        yield from admit(event, request, members.positions.of(peer), evaluated, **served)
-        entry = LogEntry(EntryKind.READ, peer, 0, peer, request, incarnation=event.incarnation)
+        there = tuple(sorted({*members.validators, peer.index}))
+        yield from admit(event, request, members.positions.of(peer), evaluated)
+        entry = LogEntry(EntryKind.READ, peer, 0, peer, request, incarnation=event.incarnation, validators=there)
         place = self._last or self._log.place(entry, self._roster.coordinator)
+        if serving:
+            yield from members.serve(there, place.index)
         admitted = Admitted(
             validator=peer.index, incarnation=event.incarnation, request=request, position=place.index,
-            version=place.version, epoch=place.epoch,
+            version=place.version, epoch=place.epoch, validators=there,
         )  # fmt: skip
         for server in self._roster.all_servers()[1:]:
             yield Send(server, admitted)
@@ -168,9 +184,9 @@ class AsyncServer(MessagingRole):
             yield self._last_model(peer, admitted.request, self._last, shard)
             return
         self._log.drop(peer)
-        self._log.put(LogEntry(EntryKind.READ, peer, 0, peer, admitted.request, incarnation=admitted.incarnation))
-        place = LogPosition(admitted.position, admitted.version, admitted.epoch, peer)
-        self._log.order(place, Flag.NONE)
+        entry = LogEntry(EntryKind.READ, peer, 0, peer, admitted.request, incarnation=admitted.incarnation)
+        self._log.put(replace(entry, validators=admitted.validators))
+        self._log.order(LogPosition(admitted.position, admitted.version, admitted.epoch, peer))
         yield from self._execute_ordered(shard)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
@@ -195,7 +211,8 @@ class AsyncServer(MessagingRole):
             self._members.arrive(source, message)
             yield from self._place_arrived(self._shard)
         elif isinstance(message, Ordered) and source == SERVER_0:
-            self._log.order(LogPosition.of(message), message.flags)
+            own = LogEntry.own(message) if message.submitter == SERVER_0 else None
+            self._log.order(LogPosition.of(message), own)
             yield from self._execute_ordered(self._shard)
         elif isinstance(message, PartWritten) and self.keeps_checkpoints:
             yield from self._checkpoint.take(source, message)
@@ -348,14 +365,14 @@ class AsyncServer(MessagingRole):
             yield from self._log_entry(LogEntry(EntryKind.READ, source, number, source, number), self._shard)
 
     def _log_entry(self, entry: LogEntry, shard: AsyncShard) -> Iterator[Effect]:
-        others = self._roster.all_servers()[1:] if self._run.survive.validators else ()
+        may_not_count = self._run.survive.validators
         if self.peer != SERVER_0:
             self._log.put(entry.kept())
-            if others:
+            if may_not_count:
                 submitter, incarnation = entry.submitter.index, self._members.incarnation(entry.submitter)
                 yield Send(SERVER_0, EntryArrived(number=entry.number, validator=submitter, incarnation=incarnation))
             yield from self._execute_ordered(shard)
-        elif others:
+        elif may_not_count:
             self._log.put(entry.kept())
             yield from self._place_arrived(shard)
         else:
@@ -363,10 +380,17 @@ class AsyncServer(MessagingRole):
             yield from self._place(entry, shard)
 
     def _place_arrived(self, shard: AsyncShard) -> Iterator[Effect]:
-        """Give their places, on server 0, to the entries that all servers have."""
+        """Give their places, on server 0, to the entries that all servers have.
+
+        One of a validator that no longer serves the reader gets none: the worker sends its update to the one that does.
+        """
         others = self._roster.all_servers()[1:]
         for submitter in self._log.submitters:
             while (entry := self._log.first(submitter)) is not None and self._stages.stage is Stage.SERVING:
+                if not self._members.serves(entry):
+                    self._log.remove_first(submitter)
+                    yield Record("not_served", entry.fields())
+                    continue
                 if not self._members.is_everywhere(entry, others):
                     break
                 self._log.remove_first(submitter)
@@ -402,12 +426,14 @@ class AsyncServer(MessagingRole):
     def _execute(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Execute an entry, and send its reader the model."""
         self.round = place.index
-        if entry.kind is not EntryKind.CHECKPOINT:
+        if entry.kind not in OWN:
             self._members.note(entry)
         staleness = self._staleness(entry, place)
         fields: dict[str, object] = {}
         if entry.incarnation and self._run.survive.validators:
             fields = {"incarnation": entry.incarnation}
+        if entry.validators is not None:
+            fields["validators"] = list(entry.validators)
         applied = None
         if entry.kind in UPDATES:
             settings = self._run.asynchronous
@@ -430,7 +456,9 @@ class AsyncServer(MessagingRole):
             if entry.flags & Flag.SUSPEND:
                 self._stages.on(Trigger.SUSPENSION_DUE)
             yield Snapshot(place.index, self.state())
-        else:
+        elif entry.kind is not EntryKind.SERVE:
+            if self.peer == SERVER_0 and entry.incarnation and entry.reader.role == "worker":
+                yield self._members.take_part(entry)
             if self._members.answers(entry):
                 whole = entry.incarnation > 0
                 yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=whole))

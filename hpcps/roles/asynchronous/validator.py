@@ -12,7 +12,15 @@ from hpcps.aggregation.outcomes import Acceptance, Tally
 from hpcps.aggregation.rule_state import RuleState
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import Kept, Position, State
-from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, TakePart, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.messages import (
+    ModelReply,
+    NoUpdate,
+    Peer,
+    ServeWorkers,
+    TakePart,
+    UpdateRequest,
+    WriteCheckpoint,
+)
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.received import Lost, Malformed, Received, Replaced
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
@@ -20,7 +28,7 @@ from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import not_finite, rejection, unwanted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Start
-from hpcps.roles.losses import Positions, admit, record_loss
+from hpcps.roles.losses import Positions, record_loss, record_replacement
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_VALIDATOR, Stage, Trigger
 from hpcps.roles.training_role import TrainingRole
@@ -35,6 +43,9 @@ class AsyncValidator(TrainingRole):
 
     It sends the accepted part of an update to the servers, which answer the worker. Under a rule that needs no
     reference it only runs its batches, which feeds its BatchNorm statistics and counts its epochs.
+
+    With `survive.validators` it may serve the workers of lost validators, too; server 0 says which (`ServeWorkers`). It
+    judges their updates like those of its own workers, by its own reference, data and rule state.
     """
 
     stages = ASYNC_VALIDATOR
@@ -53,18 +64,24 @@ class AsyncValidator(TrainingRole):
         self._decoder = UpdateDecoder.of(run, trainer.layout)
         self._acceptance = Acceptance()
         self._log = LogClient(run, trainer.layout, self._training)
-        self._share = Roster.of(run).share(peer)
+        # The workers that it serves, each with the position of the entry of the log since which it does so.
+        self._serves = dict.fromkeys(Roster.of(run).share(peer), 0)
         self._reference: Vector | None = None
         if "reference" in rule.requires:
             self._reference = resources.local(trainer.layout.size)
         self._loss: Callable[[Vector], float] | None = None
         # Updates that wait here are lost with a checkpoint, as are those on their way.
         self._queue: deque[LogEntry] = deque()
-        self._requests = dict.fromkeys(self._share, 0)
+        # Of each worker that it may serve, the last request.
+        workers = Roster.of(run).all_workers() if run.survive.validators else tuple(self._serves)
+        self._requests = dict.fromkeys(workers, 0)
+        # Messages of workers that know already that it will serve them.
+        self._held: dict[Peer, list[UpdateRequest | NoUpdate]] = {}
         self._lost: set[Peer] = set()
+        self._incarnations: dict[Peer, int] = {}
         self._positions = Positions()
         # What became of workers before the first model: until then the servers take no entries.
-        self._early: list[Lost | Replaced] | None = []
+        self._early: list[Lost | Replaced | ServeWorkers] | None = []
         # The numbers of the replacements that have got a model; of this one's own as the coordinator, see `take_place`.
         self._begun: dict[Peer, int] = {}
         self._presents = False
@@ -81,30 +98,33 @@ class AsyncValidator(TrainingRole):
 
     def restore(self, state: State) -> None:
         if "lost" in state.facts:  # it has no part of the checkpoint
-            facts = state.facts
-            part = TakePart(round=0, incarnation=0, position=facts["position"], evaluated=facts["lost"])
-            self.take_place(replace(part, requests={}, begun={}, positions=facts["positions"]))
-            self._presents = False  # the servers have their parts of the checkpoint
+            self._go_to(state.facts["position"], state.facts["lost"])
+            self._positions.learn(state.facts["positions"])
         else:
             super().restore(state)
 
     def take_place(self, part: TakePart) -> None:
-        """Begin in the place of a lost validator: with its batches, and without the updates that it kept."""
+        """Begin in the place of a lost validator: with its batches, and without the updates that it kept.
+
+        Server 0 says next which workers it serves.
+        """
         self._training.take_place(part.incarnation)
-        if part.requests is None:
+        if not part.round:
             return  # the servers have no model yet
+        self._serves.clear()
         # Servers may lack the initial model: a coordinator that was lost has sent it to some only. All had it when an
         # entry of the coordinator's own was executed.
         self._presents = self._training.is_coordinator and part.position is None
-        if self._presents and self.steps_before_model:
-            self._trainer.train(self.steps_before_model)
-        if part.position is not None:
-            self._trainer.go_to(part.position["data"])
-        self._training.resume(0, part.evaluated)
+        self._go_to(part.position, part.evaluated)
         self._log.request = part.round
-        self._requests |= {Peer.parse(name): request for name, request in part.requests.items()}
-        self._begun |= {Peer.parse(name): number for name, number in (part.begun or {}).items()}
-        self._positions.learn(part.positions or {})
+
+    def _go_to(self, position: Position | None, evaluated: int) -> None:
+        """Go on at the batches of a lost validator, after so many evaluated epochs."""
+        if position is not None:
+            self._trainer.go_to(position["data"])
+        elif self._training.is_coordinator and self.steps_before_model:
+            self._trainer.train(self.steps_before_model)
+        self._training.resume(0, evaluated)
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
@@ -115,6 +135,8 @@ class AsyncValidator(TrainingRole):
                 yield from self._log.receive_model(source, model)
             case Received(source, UpdateRequest() | NoUpdate() as message) if source in self._requests:
                 yield from self._take_update(source, message)
+            case Received(source, ServeWorkers() as change) if source == SERVER_0:
+                yield from self._note(change)
             case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
                 yield from self._training.take_checkpoint(due)
             case Received() | Malformed() if not self._training.takes(event):
@@ -125,13 +147,13 @@ class AsyncValidator(TrainingRole):
             case Lost() | Replaced() if event.peer == EVALUATOR:
                 yield from self._training.note_evaluator(event)
             case Lost() | Replaced() if event.peer in self._requests:
-                yield from self._note_member(event)
+                yield from self._note(event)
             case Lost() | Replaced():
-                pass  # another validator says what becomes of it
+                pass  # server 0, or another validator, says what becomes of it
             case Computed("adopt") if self._early is not None:
                 early, self._early = self._early, None
                 for each in early:
-                    yield from self._note_member(each)
+                    yield from self._note(each)
                 yield from self._training.handle(event)
             case Idle():
                 yield from self._handle_updates(max(1, len(self._queue)))
@@ -157,18 +179,22 @@ class AsyncValidator(TrainingRole):
         if "loss" in self._rule.requires:
             self._loss = self.loss_of_round()
         if self._settings.updates_per_refresh == "share":
-            yield from self._handle_updates(len(self._share))
+            yield from self._handle_updates(max(1, len(self._serves)))
         else:
             yield Drain()
 
     def _take_update(self, source: Peer, message: UpdateRequest | NoUpdate) -> Iterator[Effect]:
-        """Take a worker's message; it is handled in its turn."""
+        """Take a worker's message; it is handled in its turn, or once this validator serves the worker."""
         expected, request = self._requests[source] + 1, message.request
-        if isinstance(message, NoUpdate) and self._accumulates:
+        since = self._serves.get(source, -1)
+        if self._run.survive.validators and message.since != since:
+            if message.since > since:  # else another one has served it since then, and it sends again
+                self._held.setdefault(source, []).append(message)
+        elif isinstance(message, NoUpdate) and self._accumulates:
             self._queue.append(LogEntry(EntryKind.ABSENT, source, 0, source, request))
             yield from self._handle_next()
         elif request < expected and self._run.survive.validators:
-            return  # it was sent again, and to a predecessor of this validator before
+            return  # it was sent again, and to the validator that served the worker before
         elif request < expected:
             yield rejection(source, f"a second or late message (of request {request})")
         elif request > expected:
@@ -177,7 +203,7 @@ class AsyncValidator(TrainingRole):
             try:
                 # The worker does not change the payload before it is answered.
                 entry = (
-                    LogEntry(EntryKind.ABSENT, source, request, source, request, position=message.position)
+                    LogEntry(EntryKind.ABSENT, source, request, source, request, position=message.position, since=since)
                     if isinstance(message, NoUpdate)
                     else LogEntry.requested(source, message, self._decoder, self._whole)
                 )
@@ -188,32 +214,65 @@ class AsyncValidator(TrainingRole):
             self._queue.append(entry)
             yield from self._handle_next()
 
+    def _note(self, event: Lost | Replaced | ServeWorkers) -> Iterator[Effect]:
+        """Go on with other workers, without a lost one, or with its replacement, once there is a model."""
+        if self._early is not None:
+            self._early.append(event)
+        elif isinstance(event, ServeWorkers):
+            yield from self._serve(event)
+        else:
+            yield from self._note_member(event)
+
     def _note_member(self, event: Lost | Replaced) -> Iterator[Effect]:
         """Wait for a lost worker no longer, or have the servers send its replacement a model.
 
         The updates of a lost worker that have come here enter the model.
         """
         peer = event.peer
-        if self._early is not None:
-            self._early.append(event)
-        elif isinstance(event, Lost):
+        if isinstance(event, Lost):
             self._lost.add(peer)
-            yield record_loss(event)
-            yield from self._handle_next()
-        elif event.incarnation <= self._begun.get(peer, 0):
-            # A predecessor of this validator has admitted it, but may have been lost before the worker heard of it.
-            self._lost.discard(peer)
-            yield from admit(event, self._requests[peer], self._positions.of(peer))
-        else:
-            self._lost.discard(peer)
-            self._begun[peer] = event.incarnation
-            self._requests[peer] += 1
-            for entry in self._queue:
-                if entry.reader == peer:
-                    self._count(entry)
-            yield from admit(event, self._requests[peer], self._positions.of(peer))
-            entry = self._entry(EntryKind.READ, peer, self._requests[peer])
-            yield from self._log.submit(replace(entry, incarnation=event.incarnation))
+            if peer in self._serves:
+                yield record_loss(event)
+                yield from self._handle_next()
+            return
+        self._lost.discard(peer)
+        self._incarnations[peer] = event.incarnation
+        self._held.pop(peer, None)
+        yield from self._admit(event)
+
+    def _admit(self, replaced: Replaced) -> Iterator[Effect]:
+        """Have the servers send the replacement of a worker a model, unless another validator has done so."""
+        peer = replaced.peer
+        if peer not in self._serves or replaced.incarnation <= self._begun.get(peer, 0):
+            return
+        self._begun[peer] = replaced.incarnation
+        self._requests[peer] += 1
+        for entry in self._queue:
+            if entry.reader == peer:
+                self._count(entry)
+        yield record_replacement(replaced, self._requests[peer])
+        entry = self._entry(EntryKind.READ, peer, self._requests[peer], self._serves[peer])
+        at = self._positions.of(peer)
+        yield from self._log.submit(replace(entry, incarnation=replaced.incarnation, position=at))
+
+    def _serve(self, change: ServeWorkers) -> Iterator[Effect]:
+        """Serve further workers from an entry of the log on, from where the servers have them; release others."""
+        gained, released = [*map(Peer.parse, change.requests)], [Peer("worker", k) for k in change.released]
+        for peer in (*gained, *released):
+            self._serves.pop(peer, None)
+            self._positions.forget(peer)
+        self._queue = deque(entry for entry in self._queue if entry.reader in self._serves)
+        self._serves |= dict.fromkeys(gained, change.since)
+        for peer in gained:
+            self._requests[peer], self._begun[peer] = change.requests[str(peer)], change.begun[str(peer)]
+        self._positions.learn(change.positions)
+        yield Record("serves", {"workers": sorted(peer.index for peer in self._serves)})
+        for peer in gained:
+            if peer in self._incarnations and peer not in self._lost:
+                yield from self._admit(Replaced(peer, self._incarnations[peer]))
+            for message in self._held.pop(peer, ()):
+                yield from self._take_update(peer, message)
+        yield from self._handle_next()
 
     def _count(self, entry: LogEntry) -> None:
         """Note that the message of a worker is handled."""
@@ -224,11 +283,12 @@ class AsyncValidator(TrainingRole):
         """Count a bad message as an empty update; the run cannot go on without a server's."""
         yield from self.refuse(source, reason)
         self._malformed += 1
-        owes = source in self._requests and not any(e.reader == source and self._answers(e) for e in self._queue)
+        owes = source in self._serves and not any(e.reader == source and self._answers(e) for e in self._queue)
         if owes:
             self._requests[source] += 1
             number = self._requests[source]
-            self._queue.append(LogEntry(EntryKind.UPDATE, source, number, source, number))
+            since = self._serves[source]
+            self._queue.append(LogEntry(EntryKind.UPDATE, source, number, source, number, since=since))
             yield from self._handle_next()
 
     def _answers(self, entry: LogEntry) -> bool:
@@ -245,7 +305,7 @@ class AsyncValidator(TrainingRole):
         if self._training.stage is not Stage.GATHERING:
             return
         if not self._queue:
-            yield SetDeadline(tuple(peer for peer in self._share if peer not in self._lost))
+            yield SetDeadline(tuple(peer for peer in self._serves if peer not in self._lost))
             return
         entry = self._queue.popleft()
         if entry.position is not None:
@@ -253,7 +313,9 @@ class AsyncValidator(TrainingRole):
         if entry.kind is EntryKind.ABSENT:
             self._absent.append(entry.reader.index)
             if self._answers(entry):
-                yield from self._submit(self._entry(EntryKind.READ, entry.reader, entry.request), entry.position)
+                yield from self._submit(
+                    self._entry(EntryKind.READ, entry.reader, entry.request, entry.since), entry.position
+                )
             yield from self._handled()
         else:
             self._training.on(Trigger.UPDATES_COMPLETE)
@@ -266,8 +328,9 @@ class AsyncValidator(TrainingRole):
         update = filtered.entry
         kind = EntryKind.APPLY if filtered.applied.any() else EntryKind.READ
         parts = self._log.cut(self._filter.update, filtered.applied) if kind is EntryKind.APPLY else None
-        entry = self._entry(kind, update.reader, update.request, update.base_version)
-        yield from self._submit(replace(entry, rate=filtered.rate), update.position, parts)
+        entry = self._entry(kind, update.reader, update.request, update.since)
+        entry = replace(entry, rate=filtered.rate, base_version=update.base_version)
+        yield from self._submit(entry, update.position, parts)
         if filtered.rejected.any():
             yield not_finite(update.reader, filtered.rejected)
         self._participants.append(update.reader.index)
@@ -313,8 +376,8 @@ class AsyncValidator(TrainingRole):
         own = training.is_coordinator or self._settings.epochs == "own"
         return self.epoch if own else training.epochs_over
 
-    def _entry(self, kind: EntryKind, reader: Peer, request: int, base_version: int = 0) -> LogEntry:
-        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base_version, self.epoch)
+    def _entry(self, kind: EntryKind, reader: Peer, request: int, since: int = 0) -> LogEntry:
+        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, epoch=self.epoch, since=since)
 
     def _handled_fields(self) -> dict[str, object]:
         return {

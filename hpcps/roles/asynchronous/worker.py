@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, TakePart, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, ServedBy, TakePart, UpdateRequest, WriteCheckpoint
 from hpcps.protocol.received import Malformed, Received, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
@@ -33,6 +34,9 @@ class AsyncWorker(Worker):
         self._settings = run.asynchronous
         combiners = Roster.of(run).combiners_of(peer.index)
         self._validator = combiners[0] if run.topology.validators else None
+        # The position of the entry of the log since which this validator serves the worker, and the last one recorded.
+        self._since = 0
+        self._recorded: int | None = 0
         super().__init__(peer, run, trainer, resources, combiners)
         self._log = LogClient(run, trainer.layout, self._training)
         self._adversary = AdversaryClient(peer, run, self._packer)
@@ -46,13 +50,15 @@ class AsyncWorker(Worker):
                 yield from self._log.receive_model(source, model)
             case Received(source, WriteCheckpoint() as due) if source == SERVER_0:
                 yield from self._training.take_checkpoint(due)
+            case Received(source, ServedBy() as served) if source == SERVER_0:
+                yield from self._go_on_with(served)
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self.refuse(event.source, unwanted(event, str(self.peer)))
-            case Replaced(peer):
-                yield from self._send_again() if peer == self._validator else ()
+            case Replaced():
+                pass  # server 0 says from when on it serves
             case Idle():
                 yield from self._training.begin_steps()
             case _:
@@ -62,6 +68,8 @@ class AsyncWorker(Worker):
         """Begin in the place of a lost worker."""
         self.go_to(0, part.position)
         self._log.go_on(part.round)
+        if part.validator is not None:
+            self._validator, self._since, self._recorded = Peer("validator", part.validator), part.since, None
 
     def take_steps(self, steps: int) -> Progress:
         training, settings = self._training, self._settings
@@ -103,11 +111,10 @@ class AsyncWorker(Worker):
             yield Drain()
 
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
-        assert self._validator is not None, "the run has validators"
         if not packed.parts:
             # What the worker has trained so far goes into its next update, unless it waits for a model.
             position = self.position() if self._settings.absent == "reset" else None
-            yield from self._send(self._validator, NoUpdate(request=request, position=position))
+            yield from self._send(NoUpdate(request=request, position=position, since=self._since))
         for place in range(len(packed.parts)):
             part = yield from self.encoded(packed, place)
             update = UpdateRequest(
@@ -116,20 +123,30 @@ class AsyncWorker(Worker):
                 mask=part.mask,
                 rate=self._rate,
                 position=self.position(),
+                since=self._since,
                 values=part.payload,
             )
-            yield from self._send(part.combiner, update)
+            yield from self._send(update)
 
-    def _send(self, validator: Peer, message: UpdateRequest | NoUpdate) -> Iterator[Effect]:
+    def _send(self, message: UpdateRequest | NoUpdate) -> Iterator[Effect]:
+        """Send a message to the validator; if that is another one than before, a record line before says which.
+
+        So a replay knows whom a worker has served that was lost, too.
+        """
+        assert self._validator is not None, "the run has validators"
         self._sent = message
-        yield Send(validator, message)
+        if self._recorded != self._since:
+            self._recorded = self._since
+            fields = {"validator": self._validator.index, "since": self._since, "request": message.request}
+            yield Record("served_by", fields)
+        yield Send(self._validator, message)
 
-    def _send_again(self) -> Iterator[Effect]:
-        """Send what waits for an answer to the replacement of the validator, which knows whether it is answered."""
+    def _go_on_with(self, served: ServedBy) -> Iterator[Effect]:
+        """Send what waits for an answer to the validator that serves from now on, which knows if it is answered."""
+        self._validator, self._since = Peer("validator", served.validator), served.since
         waits = self._training.stage is Stage.WAITING_FOR_MODEL and not self._training.inbox.complete
-        if self._validator is not None and self._sent is not None and waits and self._sent.request == self._log.request:
-            yield Record("sent_again", {"request": self._sent.request})  # before, as this process may be lost, too
-            yield Send(self._validator, self._sent)
+        if self._sent is not None and waits and self._sent.request == self._log.request:
+            yield from self._send(replace(self._sent, since=self._since))
 
     def _send_to_servers(self, packed: Packed, request: int) -> Iterator[Effect]:
         """Have the servers filter the update; a worker that sends nothing but wants the model reads it."""
