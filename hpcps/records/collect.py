@@ -40,7 +40,19 @@ from hpcps.spec.tree import get
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
     *("evaluator_died", "waiting", LEFT, "checkpoint", "snapshot", "end", "local_steps", "callback"),
-    *("audits", "excluded", "lost", "replaced", "serves", "submitted", "sent_again", "closed", "paused", *STANDBYS),
+    *(
+        "audits",
+        "excluded",
+        "lost",
+        "replaced",
+        "resized",
+        "serves",
+        "submitted",
+        "sent_again",
+        "closed",
+        "paused",
+        *STANDBYS,
+    ),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""
