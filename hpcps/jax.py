@@ -31,9 +31,11 @@ from hpcps.session.current import (
     local_size,
     log,
     rank,
+    resume,
     session,
     shutdown,
     size,
+    suspend,
 )
 from hpcps.session.member import TIMEOUT
 from hpcps.session.reduction import operation_of, reduction_of
@@ -53,8 +55,10 @@ __all__ = [
     "log",
     "push_pull",
     "rank",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
 ]
 
 _ARRAYS = ArrayExchanges("hpcps.jax")

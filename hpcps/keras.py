@@ -32,8 +32,10 @@ from hpcps.tensorflow import (
     log,
     push_pull,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 
 __all__ = [
@@ -55,8 +57,10 @@ __all__ = [
     "log",
     "push_pull",
     "rank",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
 ]
 
 

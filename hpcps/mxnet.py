@@ -26,8 +26,10 @@ from hpcps.numpy import (
     local_size,
     log,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from hpcps.session.arrays import ArrayExchanges, ArrayGradients, Compressing
 from hpcps.session.current import checked_rank, session
@@ -48,8 +50,10 @@ __all__ = [
     "log",
     "push_pull",
     "rank",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
 ]
 
 _ARRAYS = ArrayExchanges(arrays.__name__)

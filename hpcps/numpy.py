@@ -21,8 +21,10 @@ from hpcps.session.current import (
     local_size,
     log,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from hpcps.session.member import TIMEOUT
 from hpcps.session.pending import kept, poll, synchronize
@@ -43,8 +45,10 @@ __all__ = [
     "push_pull",
     "push_pull_async",
     "rank",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
     "synchronize",
 ]
 

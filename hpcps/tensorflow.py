@@ -27,8 +27,10 @@ from hpcps.session.current import (
     local_size,
     log,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from hpcps.session.member import TIMEOUT
 from hpcps.session.reduction import Reduction, operation_of, reduction_of
@@ -50,8 +52,10 @@ __all__ = [
     "log",
     "push_pull",
     "rank",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
 ]
 
 _ARRAYS = ArrayExchanges("hpcps.tensorflow")

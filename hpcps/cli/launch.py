@@ -131,7 +131,7 @@ def handle(args: argparse.Namespace) -> int:
     """Start the processes and wait for their end; return 0 if none failed."""
     from hpcps.launch.script import name_of, prepare_script, run_of  # here, because their imports take long
     from hpcps.launch.shares import describe_shares
-    from hpcps.launch.supervise import supervise
+    from hpcps.launch.supervise import present_plan, supervise
     from hpcps.records.provenance import provenance, source_state
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.reader import is_stale, merge
@@ -183,7 +183,7 @@ def handle(args: argparse.Namespace) -> int:
         shutil.rmtree(directory.path / FOLDER, ignore_errors=True)
         if directory.records:
             directory.finish(
-                time.monotonic() - began, (str(each) for each in launch.job.plan.world if each.role in ROLES)
+                time.monotonic() - began, (str(each) for each in present_plan(launch).world if each.role in ROLES)
             )
         else:
             shutil.rmtree(directory.path)  # the program has not used hpcps

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.inputs import printable
@@ -137,6 +137,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
             )
             text = f"{who} in round {last.get('round')}: {last.get('cause')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
+        if run.resized:
+            notes.append(f"  {run.run_id}: {printable(_resized(run.resized[-1]))}")
         if run.excluded:
             last = run.excluded[-1]
             who = ", ".join(f"worker-{line.get('worker')}" for line in run.excluded)
@@ -160,6 +162,15 @@ def overview(runs: Sequence[RunStatus]) -> str:
     widths = {column: max(len(row[column]) for row in rows if len(row[column]) <= _WIDEST) for column in used}
     table = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in rows]
     return "\n".join(table + notes)
+
+
+def _resized(line: Mapping[str, Any]) -> str:
+    """Describe the last resize of a script."""
+    changes = ((line.get(which), verb) for which, verb in (("joined", "joined"), ("left", "left")))
+    which = [f"{', '.join(map(str, names))} {verb}" for names, verb in changes if isinstance(names, list) and names]
+    counts = [(line.get(f"{role}s"), role) for role in ("worker", "server")]
+    size = " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts)
+    return f"{size} since round {line.get('round')}: {'; '.join(which)}"
 
 
 def _workers(directory: RunDirectory) -> str:

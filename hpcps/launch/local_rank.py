@@ -17,7 +17,10 @@ from hpcps.launch.limits import bind, numa_nodes
 from hpcps.launch.plan import Plan, Rank
 
 OWN_RANK = "HPCPS_RANK"
-"""The variable in which our own starter, or a user, sets the rank."""
+"""The variable in which our own starter, or a user, sets the rank.
+
+A process of a script that survives lost processes has its name in it, such as `worker-3`: a resize changes ranks.
+"""
 
 INCARNATION = "HPCPS_INCARNATION"
 """The variable in which our own starter says how many processes had this rank before, if some had."""
@@ -42,7 +45,25 @@ def planned_rank(plan: Plan, environment: MutableMapping[str, str] = os.environ)
         if text.isascii() and text.isdigit():
             number = whole_number(text, 0, len(plan.world) - 1)
             return None if number is None else plan.world[number]
+        if (named := next((rank for rank in plan.world if str(rank) == text), None)) is not None:
+            return named
     return None
+
+
+def variables_of_worker(plan: Plan, me: Rank) -> dict[str, str]:
+    """Return the variables of a worker of a script, as torchrun sets them."""
+    assert plan.script is not None, "the launch is that of a script"
+    workers = [rank for rank in plan.world if rank.role == "worker"]
+    here = [rank.index for rank in workers if rank.host == me.host]
+    first = min(workers, key=lambda rank: rank.index)
+    return {
+        "RANK": str(me.index),
+        "WORLD_SIZE": str(len(workers)),
+        "LOCAL_RANK": str(here.index(me.index)),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "MASTER_ADDR": "127.0.0.1" if first.host == "localhost" else first.host,
+        "MASTER_PORT": str(plan.script.port),
+    }
 
 
 def close_input() -> None:

@@ -1,19 +1,25 @@
-"""The processes that a script has lost and goes on after: the files that say so, and who is started again."""
+"""The processes that a script has lost and goes on after, and the resizes of it: the files that say so.
+
+Also who is started again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hpcps.inputs import whole_number
-from hpcps.launch.plan import Rank
+from hpcps.launch.plan import Plan, Rank
 from hpcps.records.files import write_whole
 
 _MOST = 5
+_RESIZE = "resize"
+"""The name of the file of a resize begins with this; those of losses begin with the name of a process."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,47 @@ class Loss:
     why: str
 
 
+@dataclass(frozen=True)
+class Resize:
+    """Other processes of a script, from a generation on, because it has asked for another number.
+
+    Attributes:
+        world: all processes, by rank.
+        joined: the processes that were not there before.
+        left: the processes that are not there any more.
+    """
+
+    world: tuple[Rank, ...]
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(before: Sequence[Rank], world: Sequence[Rank]) -> Resize:
+        """Return the resize from some processes to others."""
+        old, new = [*map(str, before)], [*map(str, world)]
+        joined, left = (tuple(name for name in names if name not in there) for names, there in ((new, old), (old, new)))
+        return Resize(tuple(world), joined, left)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return count_of(self.world, "worker")
+
+    @property
+    def servers(self) -> int:
+        """The number of servers."""
+        return count_of(self.world, "server")
+
+    def __str__(self) -> str:
+        counts = (self.workers, "worker"), (self.servers, "server")
+        size = " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts)
+        changes = ((names, verb) for names, verb in ((self.joined, "join"), (self.left, "leave")) if names)
+        which = "; ".join(f"{', '.join(names)} {verb}{'s' * (len(names) == 1)}" for names, verb in changes)
+        return f"{size}: {which}" if which else size
+
+
 class Losses:
-    """The files of a launch: its losses, the last generation with a commit, and its end, in the folder of the plan."""
+    """The files of a launch in the folder of the plan: losses, resizes, the last generation with a commit, its end."""
 
     def __init__(self, plan_file: Path) -> None:
         """Set the folder of the files; it need not exist."""
@@ -42,10 +87,40 @@ class Losses:
         self._committed = plan_file.with_name(f"{plan_file.name}.committed")
         self._over = plan_file.with_name(f"{plan_file.name}.over")
 
-    def add(self, name: str, loss: Loss) -> None:
-        """Write the file of a loss."""
+    def add(self, name: str, change: Loss | Resize) -> None:
+        """Write the file of a loss or a resize."""
         self.path.mkdir(exist_ok=True)
-        write_whole(self.path / name, json.dumps(asdict(loss)))
+        write_whole(self.path / name, json.dumps(asdict(change)))
+
+    def lose(self, process: str, number: int, loss: Loss) -> None:
+        """Write the file of a loss; `number` says how many processes were there before it, since a resize or all."""
+        names = self.names()
+        # A process that has left and joined again is another one: its loss begins another generation, too.
+        while f"{process}.{number}" in names:
+            number += 1
+        self.add(f"{process}.{number}", loss)
+
+    def resize(self, resize: Resize) -> None:
+        """Write the file of a resize.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.add(f"{_RESIZE}.{1 + len(resizes(self.names()))}", resize)
+
+    def plan(self, plan: Plan, names: Collection[str] | None = None) -> Plan:
+        """Return a plan with the processes of the newest resize.
+
+        Args:
+            plan: the plan of the launch.
+            names: the names of the files that count; by default, of all.
+
+        Raises:
+            OSError: the file cannot be read, as a network file system may show its name first.
+        """
+        found = resizes(self.names() if names is None else names)
+        newest = self.read(found[-1]) if found else None
+        return replace(plan, world=newest.world) if isinstance(newest, Resize) else plan
 
     def names(self) -> list[str]:
         """Return the names of the files; listing the folder also refreshes what a network file system caches."""
@@ -53,9 +128,12 @@ class Losses:
             return [name for name in os.listdir(self.path) if name[0] != "."]
         return []
 
-    def read(self, name: str) -> Loss:
-        """Return the loss of which a file says."""
-        return Loss(**json.loads((self.path / name).read_text()))
+    def read(self, name: str) -> Loss | Resize:
+        """Return the loss or the resize of which a file says."""
+        found = json.loads((self.path / name).read_text())
+        if not name.startswith(_RESIZE):
+            return Loss(**found)
+        return Resize(tuple(Rank(**rank) for rank in found["world"]), tuple(found["joined"]), tuple(found["left"]))
 
     def note_commit(self, generation: int) -> None:
         """Note that the processes have committed in a generation; without this, losses count as fruitless."""
@@ -78,6 +156,17 @@ class Losses:
         return None
 
 
+def count_of(world: Sequence[Rank], role: str) -> int:
+    """Return the number of processes of a role."""
+    return sum(rank.role == role for rank in world)
+
+
+def resizes(names: Collection[str]) -> list[str]:
+    """Return those of the names of files that are of resizes, in their order."""
+    found = {int(name.partition(".")[2]): name for name in names if name.startswith(f"{_RESIZE}.")}
+    return [found[number] for number in sorted(found)]
+
+
 class Replacements:
     """Decides, in a starter, whether a process of a script is started again when it is lost.
 
@@ -88,8 +177,8 @@ class Replacements:
     def __init__(self, plan_file: Path) -> None:
         """Begin without losses."""
         self._losses = Losses(plan_file)
-        # Of each rank: the last generation with a commit when it was lost, and how often it was lost since that.
-        self._fruitless: dict[int, tuple[int | None, int]] = {}
+        # Of each process: the last generation with a commit when it was lost, and how often it was lost since that.
+        self._fruitless: dict[str, tuple[int | None, int]] = {}
 
     def refusal(self, rank: Rank, number: int, why: str) -> str:
         """Note the loss of a process, unless it is not started again; return why, or an empty text if it is.
@@ -102,12 +191,12 @@ class Replacements:
         if self._losses.over():
             return f"{rank} is lost after the end of the training, and is not replaced"
         committed = self._losses.committed()
-        before, count = self._fruitless.get(rank.rank, (committed, 0))
-        self._fruitless[rank.rank] = committed, count = committed, count + 1 if committed == before else 1
+        before, count = self._fruitless.get(str(rank), (committed, 0))
+        self._fruitless[str(rank)] = committed, count = committed, count + 1 if committed == before else 1
         if count > _MOST:
             return f"{rank} has been lost {count} times without a commit in between, and is not replaced any more"
         try:
-            self._losses.add(f"{rank}.{number}", Loss(rank.role, rank.index, socket.gethostname(), why))
+            self._losses.lose(str(rank), number, Loss(rank.role, rank.index, socket.gethostname(), why))
         except OSError as error:
             return f"{rank} is not replaced: cannot write {self._losses.path}: {error.strerror}"
         return ""

@@ -87,6 +87,56 @@ def place(
     return _number(hosts, placed)
 
 
+def place_others(world: Sequence[Rank], workers: int, servers: int, hosts: Sequence[Host]) -> tuple[Rank, ...]:
+    """Place other numbers of the workers and servers of a script.
+
+    Those that stay, the first of each role, keep their hosts and GPUs, and so does the further role of the transport.
+    Others get the next free slots, round-robin as at the start, and the GPU of the host that fewest others use.
+
+    Args:
+        world: the processes before, by rank.
+        workers: the number of workers.
+        servers: the number of servers.
+        hosts: the hosts of the launch.
+
+    Raises:
+        LaunchError: there are too few slots; the message says how many are missing.
+    """
+    wanted = [*(("worker", k) for k in range(workers)), *(("server", k) for k in range(servers))]
+    if sum(host.slots for host in hosts) < len(wanted):
+        names = " and ".join(
+            f"{count} {role}{'s' * (count != 1)}" for role, count in (("worker", workers), ("server", servers)) if count
+        )
+        raise _too_few_slots(f"{names} need {len(wanted)} slots", len(wanted), hosts, None, os.environ)
+    placed = {key: rank for rank in world if (key := (rank.role, rank.index)) in wanted}
+    taken = Counter(rank.host for rank in placed.values())
+    free = (host for host, turn in _slots(hosts) if turn >= taken[host.name])
+    for role, index in wanted:
+        if (role, index) not in placed:
+            host = next(free)
+            here = [rank for rank in placed.values() if rank.host == host.name]
+            placed[role, index] = Rank(0, role, index, host.name, *_gpu_beside(host, here))
+    ordered = [rank for host in hosts for key in wanted if (rank := placed[key]).host == host.name]
+    others = tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))
+    further = next((rank.role for rank in world if rank.role not in ("worker", "server")), "")
+    return with_further(further, others) if further else others
+
+
+def _gpu_beside(host: Host, others: Sequence[Rank]) -> tuple[str | None, int | None]:
+    """Return the id and the position of the GPU of another process of a host, as far as the host has them."""
+    if host.slot_gpus:
+        left = [*host.slot_gpus]
+        for rank in others:
+            if rank.gpu in left:
+                left.remove(rank.gpu)
+        return left[0], None
+    if host.gpus:
+        used = Counter(rank.gpu for rank in others)
+        return min(host.gpus, key=lambda gpu: used[gpu]), None
+    positions = Counter(rank.gpu_index for rank in others)
+    return None, min(range(host.gpu_count), key=lambda position: positions[position], default=None)
+
+
 def gpu_assignment(runs: Iterable[Run], hosts: Sequence[Host]) -> list[str]:
     """Return a line for each host of the first run that may train on GPUs: which process gets which GPU.
 

@@ -14,7 +14,7 @@ from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
 from hpcps.records.files import write_whole
 
-FORMAT = 7
+FORMAT = 8
 """Version of the file format; a rank refuses other versions."""
 
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
@@ -81,6 +81,7 @@ class Script:
             parts, or the workers if there are no servers.
         bind: whether each process is bound to a NUMA node.
         survives: whether it goes on without a process that is lost, and with its replacement.
+        hosts: the fields of each `hostfile.Host` on which `hpcps.torch.resume` may place its processes.
     """
 
     command: tuple[str, ...]
@@ -89,6 +90,7 @@ class Script:
     shares: tuple[int, ...] = ()
     bind: bool = False
     survives: bool = False
+    hosts: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,12 @@ class Plan:
         named += ["standby", *(["evaluator"] if "validator" in named else [])]
         spared = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
         return frozenset(m.rank for m in self.world if m.role in named and str(m) not in spared)
+
+    def may_lose(self, process: str) -> bool:
+        """Return whether the launch may lose a process, also one that a resize of its script has added."""
+        if self.script is not None:
+            return self.script.survives
+        return process in {str(self.world[rank]) for rank in self.replaceable}
 
     @property
     def leader(self) -> int:
@@ -196,7 +204,7 @@ class Plan:
         runs = tuple(PlannedRun(**run) for run in body.pop("runs"))
         del body["format"]
         if (script := body.pop("script")) is not None:
-            lists = {name: tuple(script[name]) for name in ("command", "shares")}
+            lists = {name: tuple(script[name]) for name in ("command", "shares", "hosts")}
             script = Script(**{**script, **lists})
         return cls(world, runs, script=script, rank_variables=tuple(body.pop("rank_variables")), **body)
 

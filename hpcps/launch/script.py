@@ -8,12 +8,15 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from hpcps.errors import LaunchError
 from hpcps.inputs import printable
-from hpcps.launch.batch import helper_variables, interpreter, remote_agent
+from hpcps.launch.batch import helper_variables, interpreter, own_gpus, remote_agent
+from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.limits import numa_nodes
 from hpcps.launch.placement import place
@@ -21,7 +24,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank, Script
 from hpcps.launch.prepare import Site, connected, own_umask, variables_of
 from hpcps.launch.shares import shares_of
 from hpcps.registry.components import Plugin
-from hpcps.registry.config import NAME
+from hpcps.registry.config import MOST_ROLES, NAME
 from hpcps.spec.schema import Topology
 from hpcps.transport import ProcessTransport
 
@@ -127,7 +130,8 @@ def prepare_script(
     shares = shares_of(world) if colocated else ()
     # Other hosts may have another PATH: under Open MPI and ssh not that of an environment that is activated here.
     found = shutil.which(command[0]) or command[0]
-    script = Script((found, *command[1:]), os.getcwd(), _free_port(), shares, bind, survives)
+    hosts = _hosts(site) if survives else ()
+    script = Script((found, *command[1:]), os.getcwd(), _free_port(), shares, bind, survives, hosts)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
         plan=Plan(world, (run,), mpi="mpi" in transport.offers, trace=trace, umask=own_umask(), script=script),
@@ -144,6 +148,12 @@ def prepare_script(
         helper_variables=helper_variables() if site.hosts else {},
     )
     return ((site.replacing if survives else None) or site.launcher).launch_of(job)
+
+
+def _hosts(site: Site) -> tuple[Mapping[str, Any], ...]:
+    """Return where processes may be added; this machine takes as many as there can be, without a host file."""
+    hosts = own_gpus((Host("localhost", 2 * MOST_ROLES),), os.environ) if site.hosts is None else site.hosts
+    return tuple(map(asdict, hosts))
 
 
 def _queues() -> dict[str, str]:

@@ -7,7 +7,8 @@ the input ends the processes, because nothing else would end them if the connect
 A process that is killed does not end the others if the plan permits the loss: the starter starts it again, with the
 number of the replacement in its environment. A process that ends with an error has failed in any case. If a host is
 gone whose processes may all be lost, the next spare host of the plan takes its place. The processes of a script are
-replaced until one of them has ended, and `hpcps.launch.losses` tells the others.
+replaced until one of them has ended, and `hpcps.launch.losses` tells the others. A script that survives losses may ask
+for other processes there (`Resize`): the starter of each host starts those that it lacks, and lets others end.
 
 Roles are forked from the starter, which has imported what they import: see `hpcps.launch.forked`.
 """
@@ -25,14 +26,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from hpcps.launch.forked import Fork, ForkedRole, Forks, without_settings
 from hpcps.launch.guard import describe, tie_to_parent
 from hpcps.launch.local_rank import INCARNATION, OWN_RANK, same_host
-from hpcps.launch.losses import Replacements
+from hpcps.launch.losses import Losses, Replacements, Resize, resizes
 from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.remote import remote_command
 
@@ -72,6 +73,7 @@ class Started:
         incarnation: how many processes had this rank before it.
         since: when it was started, on the monotonic clock.
         hurry: how many of its predecessors in a row were lost soon after their start.
+        leaves: the name of a process without which its script goes on; else empty.
     """
 
     planned: Planned
@@ -79,6 +81,7 @@ class Started:
     incarnation: int
     since: float
     hurry: int = 0
+    leaves: str = ""
 
 
 def read(conf: Path) -> list[Planned]:
@@ -111,6 +114,8 @@ class Starter:
         self._names: dict[int, str] = {}
         self._script: tuple[Rank, ...] = ()
         self._replacements: Replacements | None = None
+        self._resizes: list[str] = []
+        self._joining: list[Planned] = []
         self._spares: deque[str] = deque()
         self._silence: float | None = None
         if plan_file is not None:
@@ -119,6 +124,7 @@ class Starter:
             self._spares += plan.spares
             self._silence = plan.silence(plan.world[next(iter(plan.replaceable))]) if plan.spares else None
             if plan.script is not None and plan.replaceable:
+                self._plan, self._losses = plan, Losses(plan_file)
                 self._script, self._replacements = plan.world, Replacements(plan_file)
         self._gone = 0
         self._places: dict[str, str] = {}  # the spare host in the place of each host that is gone
@@ -149,9 +155,9 @@ class Starter:
         return self._status
 
     def _start(self) -> None:
-        planned = read(self._conf)
+        planned = self._present(read(self._conf))
         hosts = list(dict.fromkeys(process.host for process in planned))
-        here = [host for host in hosts if host == self._host or (not self._host and same_host(host, _name()))]
+        here = [host for host in hosts if self._is_here(host)]
         own = [process for process in planned if process.host in here]
         if self._plan_file is not None:
             self._forks = Forks(self._plan_file, [process.words for process in own])
@@ -163,8 +169,68 @@ class Starter:
             replaceable = {host: [each.rank in self._names for each in planned if each.host == host] for host in hosts}
             self._spared = {host for host in self._agents if all(replaceable[host]) and not self._script}
 
+    def _present(self, planned: Sequence[Planned]) -> Sequence[Planned]:
+        """Return the processes of the configfile, or those of the newest resize of a script."""
+        if self._replacements is None:
+            return planned
+        *self._command, _ = planned[0].words
+        self._resizes = resizes(self._losses.names())
+        if not self._resizes:
+            return planned
+        self._take(self._losses.plan(self._plan).world)
+        return [self._planned(rank) for rank in self._script]
+
+    def _planned(self, rank: Rank) -> Planned:
+        """Return a process of a script to start; its command ends with its role."""
+        return Planned(rank.rank, rank.host, (*self._command, rank.role))
+
+    def _take(self, world: tuple[Rank, ...]) -> None:
+        self._script, self._names = world, {rank.rank: str(rank) for rank in world}
+
+    def _resize(self) -> None:
+        """Let other processes belong to the script, if it has asked for that."""
+        if self._replacements is None or (found := resizes(self._losses.names())) == self._resizes:
+            return
+        try:
+            world = self._losses.plan(self._plan).world
+        except OSError:  # a network file system may show its name first
+            return
+        self._resizes, resize = found, Resize.of(self._script, world)
+        if self._host is None:
+            sys.stderr.write(f"hpcps: the script goes on with {resize}\n")
+        names, ranks = self._names, {str(rank): rank for rank in world}
+        self._take(world)
+        for each in self._started:
+            if not each.leaves and (rank := ranks.get(names[each.planned.rank])) is not None:
+                each.planned = replace(each.planned, rank=rank.rank)
+            elif not each.leaves:
+                each.leaves = names[each.planned.rank]
+        self._due = [(at, each) for at, each in self._due if names[each.planned.rank] in ranks]
+        for _, each in self._due:
+            each.planned = replace(each.planned, rank=ranks[names[each.planned.rank]].rank)
+        joining = [self._planned(ranks[name]) for name in resize.joined]
+        self._joining = [each for each in joining if self._is_here(each.host)]
+        if self._host is None:
+            for host in dict.fromkeys(each.host for each in joining if not self._is_here(each.host)):
+                if host not in self._agents:
+                    self._words[host] = joining[0].words
+                    self._agents[host] = self._start_on(host, host)
+
+    def _is_here(self, host: str) -> bool:
+        return host == self._host or (not self._host and same_host(host, _name()))
+
+    def _start_joining(self) -> None:
+        """Start the processes of a resize, each once none of its name runs that has left before."""
+        leaving = {each.leaves for each in self._started}
+        for planned in [each for each in self._joining if self._names.get(each.rank) not in leaving]:
+            self._joining.remove(planned)
+            if self._may_start:
+                self._started.append(self._begin(planned))
+
     def _begin(self, planned: Planned, incarnation: int = 0, hurry: int = 0) -> Started:
-        own = {OWN_RANK: str(planned.rank), **({INCARNATION: str(incarnation)} if incarnation else {})}
+        # A resize changes ranks, and not names.
+        rank = str(self._script[planned.rank]) if self._replacements is not None else str(planned.rank)
+        own = {OWN_RANK: rank, **({INCARNATION: str(incarnation)} if incarnation else {})}
         process: subprocess.Popen[bytes] | Fork | None = None
         if self._forks is not None:
             try:
@@ -193,10 +259,11 @@ class Starter:
     def _left(self) -> bool:
         """Wait shortly and note the status of ended processes; return whether any process still runs."""
         self._wait_a_moment()
-        for each in list(self._started):
-            if (status := each.process.poll()) is not None:
-                self._started.remove(each)
-                self._note_end(each, status)
+        ended = [(each, status) for each in self._started if (status := each.process.poll()) is not None]
+        self._resize()  # a process that leaves ends after the file of the resize is there
+        for each, status in ended:
+            self._started.remove(each)
+            self._note_end(each, status)
         for host, agent in list(self._agents.items()):
             if (status := agent.poll()) is not None:
                 del self._agents[host]
@@ -209,12 +276,22 @@ class Starter:
                     sys.stderr.write(f"hpcps: {where} is gone; its processes are replaced on {spare}\n")
                     self._agents[host] = self._start_on(host, spare, self._gone * _OF_SPARE)
         self._start_due()
+        self._start_joining()
         if self._over is not None and time.monotonic() > self._over + _GRACE and self._only_late():
             return False
-        return bool(self._started or self._agents or self._due)
+        return bool(self._started or self._agents or self._due or self._joining) or self._stands_by
+
+    @property
+    def _stands_by(self) -> bool:
+        """Whether this host has no process of the script at present, and may get some again."""
+        resized = self._host is not None and bool(self._resizes)
+        return resized and self._may_start and not self._losses.over()
 
     def _note_end(self, ended: Started, status: int) -> None:
         """Note the end of a process; start it again later if it was killed and may be lost."""
+        if ended.leaves:
+            self._note(max(status, 0))
+            return
         if self._over is not None and ended.incarnation and not self._script:
             return  # it came too late
         may_be = status < 0 and ended.planned.rank in self._names and not self._stopping and not self._status

@@ -23,7 +23,8 @@ from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import EXPLAINED, LostGuards, adopt_orphans, describe, tie_to_parent
 from hpcps.launch.launchers import Launch
-from hpcps.launch.plan import PlannedRun
+from hpcps.launch.losses import Losses
+from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, stops_of, writes_checkpoint
@@ -121,7 +122,7 @@ def supervise(
         LaunchError: the launcher cannot be started.
     """
     script = launch.job.plan.script is not None
-    replaceable = {str(launch.job.plan.world[rank]) for rank in launch.job.plan.replaceable}
+    may_lose = launch.job.plan.may_lose
     known = {failure for run in launch.job.plan.runs for failure in RunDirectory(Path(run.directory)).failures}
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
@@ -138,7 +139,7 @@ def supervise(
         while not lines.empty():
             line = lines.get()
             if death := read_death(line):
-                survives = f"{death.role}-{death.index}" in replaceable and not (script and death.exited)
+                survives = may_lose(f"{death.role}-{death.index}") and not (script and death.exited)
                 (survived if survives else deaths).append(death)
             elif line.strip():
                 tail.append(line)
@@ -198,7 +199,7 @@ def supervise(
                     deaths.append(death)
                     hangs = True
                     break
-                unsurvived = bool(deaths or set(lost.processes()) - replaceable)
+                unsurvived = bool(deaths or not all(map(may_lose, lost.processes())))
                 if overdue is None and (unsurvived or _over(launch, stop, asked, known)):
                     overdue = now + _OVERDUE
                 hangs = overdue is not None and now > overdue
@@ -222,7 +223,7 @@ def supervise(
         on_output(f"hpcps: {launch.command[0]} {describe(process.returncode)} after the results had been written")
     unexplained = hangs or (process.returncode > 0 and process.returncode not in EXPLAINED)
     if unexplained and not failed and not deaths:
-        plan = launch.job.plan
+        plan = present_plan(launch)
         deaths += survived[-1:] or lost_guards(plan, lost) or unguarded(plan, lost, _status(process.returncode))
     # The status of a launcher that we killed is no information about the run.
     ended = 0 if saved or (hangs and not failed and not deaths) else process.returncode
@@ -239,6 +240,12 @@ def supervise(
         outcome = _explain(launch, _status(ended), killed, deaths, tail, known)
     lost.clear()
     return outcome
+
+
+def present_plan(launch: Launch) -> Plan:
+    """Return the plan of a launch, with the processes that its script has now."""
+    plan = launch.job.plan
+    return Losses(launch.job.plan_file).plan(plan) if plan.script is not None and plan.script.survives else plan
 
 
 def _silent(launch: Launch, signs: SignsOfLife) -> ProcessDeath | None:
@@ -381,7 +388,7 @@ def _explain(
     run = next((run for run in launch.job.plan.runs if RunDirectory(Path(run.directory)).pending), None)
     if run is None:
         return Outcome(status, launcher=launcher, last_lines=printed)
-    failure = find_cause(run, deaths, known, launch.job.plan)
+    failure = find_cause(run, deaths, known, present_plan(launch))
     lines = () if launch.job.plan.script is not None else last_lines(run, failure) if failure else printed
     return Outcome(status, run=run, failure=failure, launcher=launcher, last_lines=lines)
 

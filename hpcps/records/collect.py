@@ -40,8 +40,8 @@ from hpcps.spec.tree import get
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
     *("evaluator_died", "waiting", LEFT, "checkpoint", "snapshot", "end", "local_steps", "callback"),
-    *("audits", "excluded", "lost", "replaced", "serves", "served_by", "not_served", "submitted", "closed", "paused"),
-    *STANDBYS,
+    *("audits", "excluded", "lost", "replaced", "resized", "serves", "served_by", "not_served", "submitted", "closed"),
+    *("paused", *STANDBYS),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""

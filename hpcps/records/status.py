@@ -87,6 +87,7 @@ class RunStatus:
         quorum: whether its rounds may close without all workers.
         evaluator: what there is to say of its evaluator; see `evaluator_note`.
         lost: the lines of the processes that were lost, and that the run survived, in order of time.
+        resized: the lines of the resizes of a script, in order of time.
         excluded: the lines of the workers that audits have excluded, in order of time.
         paused: the lines of combiners whose rounds wait for replacements.
     """
@@ -118,6 +119,7 @@ class RunStatus:
     quorum: bool = False
     evaluator: str = ""
     lost: tuple[Mapping[str, Any], ...] = ()
+    resized: tuple[Mapping[str, Any], ...] = ()
     excluded: tuple[Mapping[str, Any], ...] = ()
     paused: tuple[Mapping[str, Any], ...] = ()
 
@@ -174,6 +176,7 @@ class _Rank:
         self.diverged = self.left = False
         self.deaths: list[dict[str, Any]] = []
         self.lost: list[dict[str, Any]] = []
+        self.resized: list[dict[str, Any]] = []
         self.excluded: dict[object, dict[str, Any]] = {}
         self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
@@ -188,7 +191,7 @@ class _Rank:
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.pairs, self.epochs = {}, {}
-                    self.lost, self.excluded = [], {}
+                    self.lost, self.resized, self.excluded = [], [], {}
                 self.left = False
                 self.attempt = max(1, int(finite(line.get("attempt"))))
                 self.paces.clear()
@@ -213,6 +216,8 @@ class _Rank:
                 self.deaths.append(line)
             elif event == "lost":
                 self.lost.append(line)
+            elif event == "resized":
+                self.resized.append(line)
             elif event == "excluded":
                 self.excluded[line.get("worker")] = line  # a resumed attempt may state it again
             if "received_pairs" in line:  # a resumed attempt states some rounds again
@@ -354,6 +359,7 @@ class _Followed:
             else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
             paused=tuple(rank.last for rank in ranks.values() if rank.last.get("event") == "paused"),
             lost=tuple(sorted((line for rank in ranks.values() for line in rank.lost), key=_time)),
+            resized=tuple(sorted((line for rank in ranks.values() for line in rank.resized), key=_time)),
             excluded=tuple(sorted((line for rank in ranks.values() for line in rank.excluded.values()), key=_time)),
         )
 

@@ -15,7 +15,16 @@ from hpcps.launch.ancestry import leave_launch
 from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
-from hpcps.launch.local_rank import OWN_RANK, PLAN, bind_to_node, close_input, planned_rank, preset_gpu
+from hpcps.launch.local_rank import (
+    OWN_RANK,
+    PLAN,
+    bind_to_node,
+    close_input,
+    planned_rank,
+    preset_gpu,
+    variables_of_worker,
+)
+from hpcps.launch.losses import Losses
 from hpcps.launch.plan import Plan, Rank
 
 _LINGER = 1.0
@@ -29,6 +38,9 @@ def main() -> int:
     try:
         plan_file = Path(sys.argv[1])
         plan = Plan.read(plan_file)
+        survives = plan.script is not None and plan.script.survives
+        if survives:
+            plan = Losses(plan_file).plan(plan)
         me = planned_rank(plan)
         if me is None:
             variables = ", ".join(plan.rank_variables) or "no variable"
@@ -38,14 +50,13 @@ def main() -> int:
         bind_to_node(plan, me)
         joining = Arrivals(plan_file).file(str(me))
         lost = LostGuards(plan_file).file(str(me))
-        replaced = me.rank in plan.replaceable
         joining.unlink(missing_ok=True)  # of a process in whose place this one is
-        started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining, replaced=replaced)
+        started = stand_guard(str(me), lost, plan.timeout, linger=_LINGER, joining=joining, replaced=survives)
         close_input()
         preset_gpu(plan)
         if not plan.mpi:
             leave_launch()  # a script that uses MPI itself would wait for the servers, which do not start it
-        os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
+        os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me) if survives else str(me.rank)}
         if me.role == "server":
             from hpcps.session.ending import serve_to_end
             from hpcps.session.join import join_launch
@@ -75,18 +86,7 @@ def _become(plan: Plan, me: Rank) -> None:
     """
     script = plan.script
     assert script is not None, "the launch is that of a script"
-    workers = [rank for rank in plan.world if rank.role == "worker"]
-    here = [rank.index for rank in workers if rank.host == me.host]
-    first = min(workers, key=lambda rank: rank.index)
-    os.environ |= {
-        "RANK": str(me.index),
-        "WORLD_SIZE": str(len(workers)),
-        "LOCAL_RANK": str(here.index(me.index)),
-        "LOCAL_WORLD_SIZE": str(len(here)),
-        "MASTER_ADDR": "127.0.0.1" if first.host == "localhost" else first.host,
-        "MASTER_PORT": str(script.port),
-        "PYTHONUNBUFFERED": "1",
-    }
+    os.environ |= {**variables_of_worker(plan, me), "PYTHONUNBUFFERED": "1"}
     try:
         os.chdir(script.folder)
         program = shutil.which(script.command[0])

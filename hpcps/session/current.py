@@ -89,13 +89,19 @@ def shutdown() -> None:
 
 
 def renew() -> bool:
-    """If the session has lost a process and its script goes on, join all processes anew; return whether this has."""
+    """If the session is over and its script goes on, join all processes anew; return whether this has.
+
+    Raises:
+        SystemExit: the script goes on without this process.
+    """
     global _current
     assert _current is not None, "there is a session"
     session, ending = _current
-    if not (isinstance(session, LaunchedSession) and session.has_lost()):
+    if not (isinstance(session, LaunchedSession) and session.is_over()):
         return False
-    renewed = session.again()
+    if (renewed := session.again()) is None:
+        ending.leave()
+        raise SystemExit(0)
     ending.follow(renewed)
     _current = (renewed, ending)
     return True
@@ -133,6 +139,8 @@ def exchanging() -> Iterator[None]:
     try:
         yield
     finally:
+        current = session()  # another one, if the script has resumed with other processes
+        assert isinstance(current, LaunchedSession), "others do not survive"
         current.exchanges = False
 
 
@@ -152,6 +160,31 @@ def log(*, epoch: float | None = None, **numbers: Any) -> None:
 def get_pushpull_speed() -> tuple[float, float]:
     """Return the time, in ms since 1970, and the MB/s that this process has exchanged in the last 10 seconds."""
     return 1e3 * time.time(), session().recent() / RECENT / 1e6
+
+
+def suspend() -> None:
+    """Refuse: only scripts of `hpcps.torch` suspend their exchanges.
+
+    Raises:
+        SpecError: always; it says what to do instead.
+    """
+    raise SpecError(
+        f"{_front_end or 'this module'} has no suspend() and resume(), which are of hpcps.torch: save what the script "
+        "needs, and start it again, with another number of processes if you want: `hpcps launch -n N`"
+    )
+
+
+def resume(workers: int | None = None, servers: int | None = None) -> None:
+    """Refuse, as `suspend` does.
+
+    Args:
+        workers: has no effect.
+        servers: has no effect.
+
+    Raises:
+        SpecError: always; it says what to do instead.
+    """
+    suspend()
 
 
 def session() -> Session:

@@ -113,6 +113,11 @@ class ScriptEnding:
         atexit.unregister(self.end)
         atexit.register(self.end)  # Python calls it before that which closes the new session
 
+    def leave(self) -> None:
+        """Let this process end without a word: the script goes on without it."""
+        self._over = True
+        self._release()
+
     def forget(self) -> None:
         """Leave the session to the parent, in a process that the script has forked."""
         self._over = True
@@ -216,8 +221,11 @@ def serve_to_end(session: LaunchedSession) -> int:
             session.serve()
             break
         except Exception as error:
-            if session.has_lost():
-                session = session.again()
+            if session.is_over():
+                if (renewed := session.again()) is None:
+                    ending.leave()
+                    return 0
+                session = renewed
                 ending.follow(session)
                 continue
             ending.failed(type(error), error, None)

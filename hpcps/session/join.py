@@ -25,8 +25,8 @@ from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
 from hpcps.launch.generations import Generation
 from hpcps.launch.guard import LostGuards, mpi_start, tie_to_parent
-from hpcps.launch.local_rank import PLAN, gpu_of, planned_rank
-from hpcps.launch.losses import Loss
+from hpcps.launch.local_rank import PLAN, gpu_of, planned_rank, variables_of_worker
+from hpcps.launch.losses import Loss, Resize
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import PLUGINS, RunDirectory
@@ -35,17 +35,18 @@ from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
 from hpcps.registry.components import extend
 from hpcps.registry.plugins import registry_of
+from hpcps.session.buckets import PARTITION
 from hpcps.session.member import FAILED, TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
-from hpcps.session.session import Session, report
+from hpcps.session.session import EXCHANGES, Session, report
 from hpcps.session.sharding import Sharding
-from hpcps.session.tensors import TensorExchange, script_line
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange, script_line
 from hpcps.session.trace import SessionTrace
 from hpcps.spec.tree import get
 from hpcps.transport import ProcessGroup
 from hpcps.transport.mpi.component import load_mpi
-from hpcps.transport.process_group import LostError
+from hpcps.transport.process_group import LostError, refuse
 from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 
 INDEPENDENT = "if the processes are independent of each other, use init(alone=True)"
@@ -108,13 +109,13 @@ class LaunchedSession(StepSession):
         generation: the generation of the processes of this session.
         exchanges: whether the script may exchange tensors. If it survives the loss of a process, it may do so only
             where all repeat what they have done, because a replacement does it too.
-        losses: the processes that were lost since the last commit of an earlier session.
+        changes: the losses and resizes since the last commit of an earlier session.
         has_committed: whether the script has committed its state in this session.
     """
 
     generation: Generation
     exchanges = True
-    losses: Sequence[Loss] = ()
+    changes: Sequence[Loss | Resize] = ()
     has_committed = False
     _again: Callable[[], LaunchedSession]
     _stack: ExitStack
@@ -134,23 +135,64 @@ class LaunchedSession(StepSession):
             )
         return super().start(*args, **kwargs)
 
-    def has_lost(self) -> bool:
-        """Return whether the session cannot go on because a process is lost, so that all join each other anew."""
+    def declare(self, declaration: Declaration) -> Tensor:
+        """Declare a tensor; see `Session.declare`.
+
+        In a script that survives the loss of a process, what comes before the function that it repeats does not notice
+        one: the function does, and then all declare their tensors in another session.
+        """
+        try:
+            return super().declare(declaration)
+        except RunError:
+            if self.exchanges or not self.is_over():
+                raise
+        with self._lock:
+            assert self.member.participant is not None, "servers run no script"
+            return self.member.participant.declare(declaration)[0]
+
+    def is_over(self) -> bool:
+        """Return whether the session cannot go on because a process is lost, or all are resized, and join anew."""
         failed = any(why.startswith(FAILED) for why in self.member.gone.values())
         return self.member.error is not None and self.generation.is_over(wait=not failed)
 
-    def again(self) -> LaunchedSession:
-        """End this session without a word, and return that of the next generation; its record goes on."""
+    def again(self) -> LaunchedSession | None:
+        """End this session without a word, and return that of the next generation; its record goes on.
+
+        None: the script goes on without this process.
+        """
         self._closing = True
         self._resume.set()
         self._thread.join(timeout=5.0)
         atexit.unregister(self.close)
         self._stack.close()
-        session = self._again()
+        try:
+            session = self._again()
+        except _NotAMemberError:
+            self._leave()
+            return None
         session.limit(self.member.outbox.credit)
-        before = () if self.has_committed else self.losses  # the record goes back to the last commit
-        session.losses = [*before, *session.generation.losses_since(self.generation)]
+        session.exchanges = self.exchanges  # a script may resume in the function that it repeats
+        before = () if self.has_committed else self.changes  # the record goes back to the last commit
+        session.changes = [*before, *session.generation.since(self.generation)]
         return session
+
+    def resize(self, world: Sequence[Rank]) -> None:
+        """Begin the generation of other processes, and let all join it; else the session ends with an error."""
+        try:
+            self.generation.resize(world)
+            error = RunError("the script is resized")
+        except OSError as cause:
+            error = RunError(f"{self.name} cannot begin with other processes: {cause.filename}: {cause.strerror}")
+        self.fail(error)
+
+    def _leave(self) -> None:
+        """Have no part in the script any more, without which the others go on."""
+        me = self.member.peer
+        refuse(self, EXCHANGES, f"{me} has left the script, which goes on without it")
+        if self.record is not None:
+            self.record.leave()
+            self.record = None
+        Arrivals(Path(os.environ[PLAN])).leave(str(me))
 
     def connect(self, stack: ExitStack, again: Callable[[], LaunchedSession]) -> None:
         """Keep what to close at the end of this process, and what joins the next generation."""
@@ -169,6 +211,10 @@ class LaunchedSession(StepSession):
         super().shutdown(error)
         if not error:
             Arrivals(Path(os.environ[PLAN])).leave(str(self.member.peer))
+
+
+class _NotAMemberError(Exception):
+    """This process does not belong to a generation."""
 
 
 def join_in_memory(
@@ -205,7 +251,7 @@ def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> 
     """Connect the others until they leave: the further role of a transport, which has no session."""
     with _reporting(plan):
         while not _connect(plan, plan_file, started):
-            started = _nothing  # a process was lost, and all join each other anew
+            started = _nothing  # a process was lost, or all are resized, and join each other anew
 
 
 def _nothing() -> None:
@@ -213,18 +259,19 @@ def _nothing() -> None:
 
 
 def _connect(plan: Plan, plan_file: Path, started: Callable[[], None]) -> bool:
-    """Connect the others of a generation; return whether they have left, else a process was lost."""
+    """Connect the others of a generation; return whether they have left, else they join each other anew."""
     generation: Generation | None = None
     try:
         with _joined(plan, plan_file, math.inf) as (group, generation):
             started()
             # The collective operations of the others: `join_launch`, `Session` and `LaunchedSession.shutdown`.
+            me = generation.plan.world[group.rank]
             if plan.trace:
-                Clocks(group, Peer(plan.world[group.rank].role, 0)).compare()
+                Clocks(group, Peer(me.role, 0)).compare()
             group.collect("")
             group.barrier()
             group.leave()
-            Arrivals(plan_file).leave(str(plan.world[group.rank]))
+            Arrivals(plan_file).leave(str(me))
             return True
     except RunError:
         if generation is None or not generation.is_over(wait=True):
@@ -237,12 +284,15 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[tuple[Proce
     """Wait for all processes of the script and join their process group, each at most `timeout` seconds.
 
     If a process of a script that survives is lost meanwhile, this joins the next generation.
+
+    Raises:
+        _NotAMemberError: this process does not belong to it.
     """
     with ExitStack() as stack:
         while True:
             generation = Generation(plan, plan_file)
             try:
-                group = stack.enter_context(_joined_in(generation, plan, plan_file, timeout))
+                group = stack.enter_context(_joined_in(generation, plan_file, timeout))
                 break
             except (LaunchError, RunError) as error:
                 if isinstance(error, EndedError) or not generation.is_over(wait=isinstance(error, RunError)):
@@ -251,8 +301,11 @@ def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[tuple[Proce
 
 
 @contextmanager
-def _joined_in(generation: Generation, plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGroup]:
+def _joined_in(generation: Generation, plan_file: Path, timeout: float) -> Iterator[ProcessGroup]:
+    plan = generation.plan
     me = planned_rank(plan)
+    if me is None and generation.survives:
+        raise _NotAMemberError
     if me is not None:
         over_mpi = get(dict(plan.runs[0].spec), ("run", "transport", "kind")) == "mpi"
 
@@ -320,12 +373,12 @@ def _watching(plan: Plan, arrive: Callable[[], None], limit: float) -> Iterator[
 @contextmanager
 def _reporting(plan: Plan) -> Iterator[None]:
     """Write a report if this process cannot join the others."""
-    me = planned_rank(plan)
     try:
         yield
     except (LaunchError, LostError) as error:
-        if me is not None:
-            _report_absence(plan, me, error)
+        present = Generation(plan, Path(os.environ[PLAN])).plan
+        if (me := planned_rank(present)) is not None:
+            _report_absence(present, me, error)
         raise
 
 
@@ -401,12 +454,13 @@ def _join(
     record: ScriptRecord | None,
 ) -> LaunchedSession:
     """Join the session of a launch; a record goes on in it, which the session of an earlier generation had."""
-    world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
-    shares = plan.script.shares if plan.script is not None else ()
-    sharding = Sharding(dict(zip(world, shares, strict=True))) if shares else None
+    run = plan.runs[0]
     while True:
         stack = ExitStack()
         group, generation = stack.enter_context(_joined(plan, plan_file, join_timeout))
+        world = [Peer(rank.role, rank.index) for rank in generation.plan.world]
+        shares = plan.script.shares if plan.script is not None else ()
+        sharding = Sharding(dict(zip(world, shares, strict=True))) if shares else None
         me, folder = world[group.rank], Path(run.directory)
         try:
             clocks = Clocks(group, me) if plan.trace else None
@@ -419,6 +473,10 @@ def _join(
                 raise
     session.generation, session.folder = generation, folder
     session.exchanges = me.role != "worker" or not generation.survives
+    if generation.survives:
+        session.partition = PARTITION  # gradients are grouped alike before and after a resize
+        if me.role == "worker":
+            os.environ |= variables_of_worker(generation.plan, generation.plan.world[group.rank])
 
     def again() -> LaunchedSession:
         with _reporting(plan):
@@ -434,7 +492,7 @@ def _join(
     facts = {
         "rank": group.rank,
         "transport": run.spec["run"]["transport"]["kind"],
-        "gpu": gpu_of(plan.world[group.rank], os.environ),
+        "gpu": gpu_of(generation.plan.world[group.rank], os.environ),
     }
     neighbours = [str(peer) for peer in group.in_memory()]
     session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)

@@ -66,6 +66,7 @@ class Member:
     Attributes:
         peer: the process.
         workers: all workers, by rank.
+        servers: all servers.
         participant: its participant; None if it is a server.
         gone: the processes that have ended, and a phrase for messages that says why.
         error: why the session cannot go on; None if it can.
@@ -113,7 +114,9 @@ class Member:
             neighbours: the processes that read allocated memory in place.
         """
         self.peer, self._world, self._transport = peer, tuple(world), transport
-        self.workers = tuple(each for each in world if each.role == "worker")
+        self.workers, self.servers = (
+            tuple(each for each in world if each.role == role) for role in ("worker", "server")
+        )
         sharding = sharding or Sharding.evenly(world)
         self._aggregators = sharding.aggregators
         self._aggregator = Aggregator(peer, self.workers, sharding, allocate)

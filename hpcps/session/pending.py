@@ -103,6 +103,14 @@ def number_of_call(form: str) -> int:
 def forget_exchanges() -> None:
     """Forget all exchanges that have begun: their session has ended, and another one goes on."""
     _handles.clear()
+    forget_names()
+
+
+def forget_names() -> None:
+    """Name tensors without a name anew, in another session; all exchanges of the last one are done."""
+    for pending in _handles.values():
+        if isinstance(pending, PendingExchange):
+            pending.unnamed = ""
     _unnamed.clear()
     _calls.clear()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcps.errors import SpecError, message_of
 from hpcps.execution.stopwatch import Stopwatch
+from hpcps.records.files import LEFT
 from hpcps.records.provenance import machine
 from hpcps.records.writer import RecordWriter
 from hpcps.session.member import Member
@@ -56,6 +57,11 @@ class ScriptRecord:
             self._logged = committed["logged"]
             self._writer.write("start", **self._facts)
 
+    def join(self, other: Mapping[str, Any]) -> None:
+        """Count steps as another process does, whose `committed` this is: this one has joined later."""
+        if other.get("run") == self._writer.run_id:
+            self.resume(self.committed(synced=False) | {name: other[name] for name in ("steps", "logged")})
+
     def committed(self, *, synced: bool = True) -> dict[str, Any]:
         """Return what continues this record from now on when the script is started again; see `resume`.
 
@@ -74,6 +80,16 @@ class ScriptRecord:
     def note_loss(self, process: str, cause: str) -> None:
         """Write a line: a process was lost, and the script goes on."""
         self._writer.write("lost", process=process, cause=cause, round=self._steps)
+
+    def note_resize(self, workers: int, servers: int, joined: Sequence[str], left: Sequence[str]) -> None:
+        """Write a line: the script goes on with so many processes; these were not there before, or have left."""
+        counts = {"workers": workers, "servers": servers}
+        self._writer.write("resized", **counts, joined=list(joined), left=list(left), round=self._steps)
+
+    def leave(self) -> None:
+        """Write the last line of a process that leaves the script, which goes on."""
+        self._writer.write(LEFT, round=self._steps, continues=self._writer.lines)
+        self._writer.close()
 
     def charge(self, task: str) -> None:
         """Add the time since the last charge to a task: `train` or `wait`."""

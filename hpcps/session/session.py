@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -28,6 +29,11 @@ _OFTEN = 2e-3
 _SENDING = 1e-3
 """Maximum seconds between two polls while messages wait for the transport."""
 
+EXCHANGES = ("declare", "start", "join")
+"""The methods with which a process exchanges tensors."""
+_CALLS = (*EXCHANGES, "done", "charge", "log", "step", "updated", "then", "wait", "recent", "serve", "fail", "expect")
+"""The methods with which a process takes part in a session."""
+
 
 class Session:
     """The session of this process: a member, and a thread that makes progress while the script computes.
@@ -46,10 +52,12 @@ class Session:
         declared: the declared tensors and what a framework knows them by, by name: it need not declare them again.
         record: the record of this process; None unless `hpcps launch` has started it.
         folder: the folder of its run, if it has a record.
+        suspended: whether exchanges are refused until `resume`.
     """
 
     record: ScriptRecord | None = None
     folder: Path | None = None
+    suspended = False
 
     def __init__(
         self,
@@ -68,7 +76,7 @@ class Session:
             copies: copies tensors; by default they are given as bytes.
             sharding: which process combines what; see `Member`.
         """
-        self._group = group
+        self._group, self._timeout = group, timeout
         me, members = world[group.rank], [peer for peer in world if peer.role in ("worker", "server")]
         self.host = socket.gethostname()
         # Each process must divide tensors alike.
@@ -225,16 +233,42 @@ class Session:
             RunError: another worker has ended or was lost, the script has begun a step and not ended it, or the others
                 exchange a tensor that needs all workers.
         """
-        self._refuse_unfinished()
-        participant = self.member.participant
-        assert participant is not None, "servers run no script"
-        self._await(lambda: self.member.error is not None or not participant.open)
-        self.member.check()
+        self.complete()
         with self._lock:
             self.member.join()
         self._await(lambda: self.member.error is not None or not self.member.joining)
         self.member.check()
         return self.member.last
+
+    def complete(self) -> None:
+        """Wait for all exchanges that this process has begun.
+
+        Raises:
+            RunError: one has no result, or the script has begun a step and not ended it.
+        """
+        self._refuse_unfinished()
+        participant = self.member.participant
+        assert participant is not None, "servers run no script"
+        self._await(lambda: self.member.error is not None or not participant.open)
+        self.member.check()
+
+    def suspend(self) -> None:
+        """Refuse exchanges from now on, until `resume`."""
+        self.suspended = True
+        refuse(self, EXCHANGES, "the script has called suspend(): it exchanges nothing until all have called resume()")
+
+    def resume(self) -> None:
+        """Allow exchanges again."""
+        self.suspended = False
+        for name in EXCHANGES:
+            delattr(self, name)
+
+    def await_end(self) -> None:
+        """Wait until the session cannot go on, as long as an exchange may take."""
+        deadline = time.monotonic() + self._timeout
+        self._await(lambda: self.member.error is not None or time.monotonic() > deadline)
+        if self.member.error is None:
+            self.fail(RunError(f"{self.name} has waited {self._timeout:g} s for worker-0 to resize the script"))
 
     def _refuse_unfinished(self) -> None:
         """End the session with an error if the script has left something unfinished."""
@@ -284,23 +318,7 @@ class Session:
         """
         who = self.member.peer
         message = f"{who} has forked this process, which is not a member of its session: exchange in {who} itself"
-        calls = (
-            "declare",
-            "start",
-            "done",
-            "charge",
-            "log",
-            "step",
-            "updated",
-            "then",
-            "wait",
-            "join",
-            "recent",
-            "serve",
-            "fail",
-            "expect",
-        )
-        refuse(self, calls, message)
+        refuse(self, _CALLS, message)
         self._closing = True
 
     def shutdown(self, error: str = "") -> None:

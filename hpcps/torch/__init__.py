@@ -20,6 +20,7 @@ also works under `mpirun`, and on one host with the processes of torch. docs/how
 - `resuming`: `TorchState`, with which a script goes on when it is started again
 - `kept`: its commits in memory, for a script that survives the loss of processes
 - `elastic`: Horovod's module of elastic training
+- `suspension`: BytePS's `suspend` and `resume`, also with other numbers of processes
 - `updates`: counts the steps of an optimizer that the session knows only as changes of parameters
 - `hook`: the hook of PyTorch's DistributedDataParallel
 - `data_parallel`: BytePS's DistributedDataParallel
@@ -103,6 +104,7 @@ from hpcps.torch.horovod import (
 from hpcps.torch.optimizer import DistributedOptimizer
 from hpcps.torch.resuming import TorchState
 from hpcps.torch.state import init
+from hpcps.torch.suspension import resume, suspend
 
 __all__ = [
     "Average",
@@ -163,10 +165,12 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
+    "resume",
     "rocm_built",
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "suspend",
     "synchronize",
 ]
 

@@ -52,12 +52,6 @@ ABSENT = (
         "Horovod",
         "call allgather_async for each tensor, and then synchronize for each handle",
     ),
-    AbsentNames(
-        ["suspend", "resume"],
-        "BytePS",
-        "a launch keeps the number of its processes: start it with `hpcps launch --survive` or `--retry N`, and give "
-        "TorchState what it needs",
-    ),
     AbsentNames(["HorovodInternalError"], "Horovod", "an exchange that fails raises hpcps.errors.RunError"),
     AbsentNames(["num_groups=", "groups="], "Horovod", "small gradients travel together by themselves: leave it out"),
     AbsentNames(["comm="], "Horovod", "`hpcps launch` or mpirun says which processes belong together: leave it out"),

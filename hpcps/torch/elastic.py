@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -10,6 +10,7 @@ from hpcps.errors import SpecError
 from hpcps.session.current import exchanging, note_over, renew, session
 from hpcps.session.join import LaunchedSession
 from hpcps.session.pending import forget_exchanges
+from hpcps.session.tensors import Declaration
 from hpcps.torch.collectives import barrier
 from hpcps.torch.gradients import renew_all
 from hpcps.torch.resuming import TorchState
@@ -19,6 +20,8 @@ __all__ = ["TorchState", "run"]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _run = False
+_declared: Sequence[Declaration] = ()
+"""The tensors that the script has declared before the function; a process that is started later does so, too."""
 
 
 def run(
@@ -48,10 +51,10 @@ def run(
 
     @wraps(function)
     def wrapper(state: TorchState, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        global _run
+        global _run, _declared
         current = session()
         if not (isinstance(current, LaunchedSession) and current.generation.survives):
-            state.begin()
+            state.sync()
             return function(state, *args, **kwargs)
         if _run:
             raise SpecError(
@@ -59,17 +62,14 @@ def run(
                 "lost process begins with the first one: put all training into one function"
             )
         _run, lost = True, False
-        # A replacement declares these before it comes here.
-        declared = [tensor.declaration for _, tensor in current.declared.values()]
+        _declared = [tensor.declaration for _, tensor in current.declared.values()]
         while True:
             try:
                 if lost:
                     forget_exchanges()
-                    for declaration in declared:
-                        session().declare(declaration)
-                    renew_all()
+                    declare_anew()
                 with exchanging():
-                    state.begin()
+                    state.sync()
                     result = function(state, *args, **kwargs)
                     barrier()
                 note_over()
@@ -80,3 +80,10 @@ def run(
                 lost = True
 
     return wrapper
+
+
+def declare_anew() -> None:
+    """Declare the tensors of the script in the session of another generation, and begin its optimizers anew."""
+    for declaration in _declared:
+        session().declare(declaration)
+    renew_all()

@@ -103,6 +103,14 @@ class Gradients:
         self._held: dict[Tensor, State] = {}  # sparse gradients that are complete before the processes agree
         session().expect(_unfinished(ref(self)))
 
+    def check_workers(self, workers: int) -> None:
+        """Check that so many workers can combine these gradients.
+
+        Raises:
+            SpecError: the rule needs more, or fewer.
+        """
+        rule_of(self._reduction, workers)
+
     def renew(self) -> None:
         """Begin anew in another session: what had begun in the last one, and its gradients, are void."""
         for parameter in self.names:
@@ -312,6 +320,17 @@ def renew_all() -> None:
     for known in _all:
         if (gradients := known()) is not None:
             gradients.renew()
+
+
+def check_rules(workers: int) -> None:
+    """Check that the gradients of all optimizers can be combined by another number of workers.
+
+    Raises:
+        SpecError: a rule needs more, or fewer.
+    """
+    for known in _all:
+        if (gradients := known()) is not None:
+            gradients.check_workers(workers)
 
 
 def _layout_of(gradient: Tensor | None) -> int:

@@ -43,10 +43,13 @@ class KeptCommits:
     Args:
         take: returns the states of the shared parts and of the others, as they are.
         give: gives the parts some of these states.
+        join: gives the parts the others of process 0, in a process that has joined later.
     """
 
-    def __init__(self, take: Callable[[], tuple[Parts, Parts]], give: Callable[[Parts], None]) -> None:
-        self._take, self._give = take, give
+    def __init__(
+        self, take: Callable[[], tuple[Parts, Parts]], give: Callable[[Parts], None], join: Callable[[Parts], None]
+    ) -> None:
+        self._take, self._give, self._join = take, give, join
         self._last: KeptState | None = None
         self._begun: KeptState | None = None
 
@@ -68,6 +71,9 @@ class KeptCommits:
         """Go back to the last commit of any process, in all of them; a replacement gets it from another process.
 
         Without a commit, all get the shared parts of process 0, and commit.
+
+        A process that the commit does not have, because the number of processes has grown, gets what process 0 had:
+        another commit should follow.
 
         Returns:
             The rank of the process that has given it.
@@ -91,12 +97,18 @@ class KeptCommits:
             assert known is not None, "it has committed"
             given = written(known.shared) if lacks else b"", known.own
         content, own = broadcast_object(given, giver, _NAME)
-        if len(own) != size():
-            raise RunError(f"the state of {len(own)} processes cannot be given to {size()}")
         self._last, self._begun = KeptState(newest, known.shared if known else read(content), own), None
         self._give(copy.deepcopy(self._last.shared))
-        self._give(read(own[rank()]))
+        if rank() < len(own):
+            self._give(read(own[rank()]))
+        else:
+            self._join(read(own[0]))
         return giver
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether the last commit has what each of the present processes has for itself; after `agree`."""
+        return self._last is not None and len(self._last.own) == size()
 
 
 def written(states: Parts) -> bytes:

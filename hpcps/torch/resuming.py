@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcps.errors import RunError, SpecError, message_of
+from hpcps.launch.losses import Loss
 from hpcps.session.commits import FOLDER, Commits
 from hpcps.session.current import rank, session, size
 from hpcps.session.join import LaunchedSession
@@ -23,7 +24,7 @@ from hpcps.torch.collectives import allgather, broadcast_object
 from hpcps.torch.kept import KeptCommits, read, written
 from hpcps.torch.state import is_asynchronous
 
-_OWN = ("begin", "commit", "folder", "restored")
+_OWN = ("commit", "folder", "restored", "sync")
 _RANDOM, _RECORD = "_random", "_record"
 _SHARED = (Tensor, nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 _VALUES = (bool, int, float, str, type(None))
@@ -87,7 +88,7 @@ class TorchState:
                     "TorchState keeps its commits in memory under `hpcps launch --survive`: leave folder= out, and "
                     "save files of your own"
                 )
-            self.restored, self._kept = False, KeptCommits(self._divided, self._take_back)
+            self.restored, self._kept = False, KeptCommits(self._divided, self._take_back, self._join)
             return
         found = self._folder(folder)
         others, place = _in_use.setdefault(session(), set()), found.resolve()
@@ -138,10 +139,13 @@ class TorchState:
             )
         self._commits.keep(rank(), self._number)
 
-    def begin(self) -> None:
-        """Begin what `elastic.run` repeats, in all processes at the same time.
+    def sync(self) -> None:
+        """Give all processes the models, optimizers and tensors of process 0; all call this at the same time.
 
-        All get models, optimizers and tensors of process 0, or those of the last commit, if there is one.
+        Under `hpcps launch --survive`, all go back to the last commit instead, if there is one. `elastic.run` does this
+        before it calls its function, and a script does it after `resume` with another number of processes: those that
+        have joined get models, optimizers and tensors of the commit, and the values of process 0, such as its step.
+        Their random numbers and generators are those that they have. After a start from files, this does nothing.
         """
         if self._kept is None:
             if not self.restored:
@@ -149,8 +153,13 @@ class TorchState:
             return
         giver, current = self._kept.agree(), session()
         if isinstance(current, LaunchedSession) and current.record is not None and current.rank == giver:
-            for loss in current.losses:
-                current.record.note_loss(f"{loss.role}-{loss.index}", loss.why)
+            for change in current.changes:
+                if isinstance(change, Loss):
+                    current.record.note_loss(f"{change.role}-{change.index}", change.why)
+                else:
+                    current.record.note_resize(change.workers, change.servers, change.joined, change.left)
+        if not self._kept.is_of_all:
+            self.commit()
 
     def _note_commit(self) -> None:
         """Tell the launcher of the first commit in a generation."""
@@ -176,6 +185,15 @@ class TorchState:
                 self._give(name, state)
             elif (record := session().record) is not None:
                 record.resume(state)
+
+    def _join(self, states: Mapping[str, Any]) -> None:
+        """Give the parts that differ between processes what another process has of them, except for random numbers."""
+        own = {name for name in states if isinstance(getattr(self, name, None), torch.Generator)}
+        for name, state in states.items():
+            if name == _RECORD and (record := session().record) is not None:
+                record.join(state)
+            elif name not in (_RANDOM, _RECORD, *own):
+                self._give(name, state)
 
     def _is_everywhere(self) -> bool:
         """Wait for all processes; return whether all of them have a commit of this number."""

@@ -15,7 +15,7 @@ from running_processes import processes, within
 from small_experiment import small_experiment
 
 from hpcps.errors import LaunchError
-from hpcps.launch.losses import Losses
+from hpcps.launch.losses import Losses, Resize
 from hpcps.launch.plan import Plan, PlannedRun, Rank, Script
 from hpcps.transport.rendezvous import Rendezvous
 
@@ -170,6 +170,71 @@ def test_a_process_that_is_killed_when_another_has_ended_its_script_is_not_start
     assert process.returncode == 137
     assert "is replaced" not in output
     assert Losses(tmp_path / "plan").names() == []
+
+
+def test_a_script_gets_the_processes_for_which_it_asks_and_others_end_by_themselves(start, scripted, tmp_path):
+    """worker-1 leaves while worker-2 joins, is killed and replaced; then worker-1 joins again."""
+    waits = (
+        "name = os.environ['HPCPS_RANK'].split('-')[-1]; say(f'began {name}'); file = f'{os.path.dirname(sys.argv[0])}"
+        "/end-{name}'\n"
+        "while not os.path.exists(file): time.sleep(0.02)\n"
+        "how = open(file).read(); os.unlink(file); how and os.kill(os.getpid(), 9)"
+    )
+    process = start([(2, "localhost", "waits")], {"waits": waits}, *scripted)
+    said = [process.stdout.readline() for _ in range(4)]
+    losses, first = Losses(tmp_path / "plan"), Plan.read(tmp_path / "plan").world
+    second = (first[0], Rank(1, "worker", 2, "localhost"))
+
+    def end(name, how):
+        (tmp_path / f"end-{name}").write_text(how)
+        within(20, lambda: not (tmp_path / f"end-{name}").exists(), f"worker-{name}")
+
+    losses.resize(Resize.of(first, second))
+    end(2, "kill")
+    end(1, "")
+    within(20, lambda: "worker-2.0" in losses.names(), losses.names)
+    losses.resize(Resize.of(second, (*second, Rank(2, "worker", 1, "localhost"))))
+    for name in (2, 1, 0):  # nobody is replaced after the first that ends
+        end(name, "")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    began = sorted(line.strip() for line in [*said, *output.splitlines()] if line.startswith("began"))
+    assert began == ["began 0", "began 1", "began 1", "began 2", "began 2"]
+    assert "hpcps: the script goes on with 2 workers and 0 servers: worker-2 joins; worker-1 leaves\n" in output
+    assert "hpcps: worker-2 is replaced (1)\n" in output
+    assert "hpcps: the script goes on with 3 workers and 0 servers: worker-1 joins\n" in output
+    assert not processes(str(tmp_path))
+
+
+def test_a_host_without_a_process_of_a_script_may_get_some_again(start, scripted, tmp_path):
+    """The agent starts them on this host, in the name of another one; its starter waits for further ones."""
+    agent = tmp_path / "agent"
+    agent.write_text(f'#!/bin/sh\necho >>{tmp_path}/agents\nshift\nexec sh -c "$*"\n')
+    agent.chmod(0o755)
+    waits = (
+        "name = os.environ['HPCPS_RANK']; open(f'{os.path.dirname(sys.argv[0])}/began-{name}', 'w').close()\n"
+        "while not os.path.exists(f'{os.path.dirname(sys.argv[0])}/end-{name}'): time.sleep(0.02)"
+    )
+    process = start([(2, "localhost", "waits")], {"waits": waits}, *scripted, "--agent", str(agent))
+    within(20, (tmp_path / "began-worker-1").exists, "worker-1")
+    losses, worlds = Losses(tmp_path / "plan"), [Plan.read(tmp_path / "plan").world]
+    for index in (2, 3):
+        worlds.append((*worlds[0], Rank(2, "worker", index, "elsewhere.invalid")))
+        losses.resize(Resize.of(worlds[-2], worlds[-1]))
+        within(20, (tmp_path / f"began-worker-{index}").exists, f"worker-{index}")
+        if index == 2:
+            worlds.append(worlds[0])
+            losses.resize(Resize.of(worlds[-2], worlds[-1]))
+            (tmp_path / "end-worker-2").touch()
+            within(20, lambda: len(processes(f"{tmp_path}/waits.py")) == 2, "worker-2 to end")
+            time.sleep(0.5)
+    for index in (3, 0, 1):
+        (tmp_path / f"end-worker-{index}").touch()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert output.count("the script goes on with 3 workers and 0 servers") == 2
+    assert (tmp_path / "agents").read_text() == "\n"  # one that ends while others begin would leave them out
+    assert not processes(str(tmp_path))
 
 
 def test_who_is_told_to_stop_may_end_by_itself(start, tmp_path):

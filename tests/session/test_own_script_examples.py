@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from forked import fork
+from launched_scripts import launched
 
 pytest.importorskip("torch._dynamo")
 pytest.importorskip("sklearn.datasets")
@@ -37,3 +38,16 @@ def test_an_example_learns_the_digits(name, rule, capfd):
     fork(3, body)
     (line,) = capfd.readouterr().out.splitlines()
     assert line.startswith("3 processes: accuracy 0.9")
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("starts_processes")
+def test_an_example_goes_on_with_other_numbers_of_processes(tmp_path):
+    words = "--epochs", "3", "--workers", "1", "2", "1"
+    options = "--transport", "pslite", "--survive"
+    text = launched(tmp_path, FOLDER / "resizing.py", *words, processes=1, options=options)
+    assert [line.partition(",")[0] for line in text.splitlines() if line.startswith("epoch")] == [
+        "epoch 1: 1 processes",
+        "epoch 2: 2 processes",
+        "epoch 3: 1 processes",
+    ]

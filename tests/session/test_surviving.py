@@ -163,7 +163,7 @@ def test_each_loss_begins_a_generation(tmp_path):
     second = Generation(plan, file)
     assert (second.number, second.is_over(wait=False)) == (1, False)
     assert second.file != file
-    assert second.losses_since(first) == [loss]
+    assert second.since(first) == [loss]
     other = Generation(plan_of(survives=False), file)
     assert (other.number, other.is_over(wait=True)) == (0, False)
 
@@ -201,7 +201,7 @@ class Parts:
 
     def __init__(self, weights, own):
         self.states = {"weights": torch.tensor(weights), "own": own}
-        self.kept = KeptCommits(self.take, self.states.update)
+        self.kept = KeptCommits(self.take, self.states.update, self.states.update)
 
     def take(self):
         return {"weights": self.states["weights"]}, {"own": self.states["own"]}
