@@ -16,6 +16,7 @@ from hpcps.execution.sweep.batch import execute_point
 from hpcps.execution.sweep.claims import directory_of
 from hpcps.execution.sweep.resizing import as_requested, checked
 from hpcps.execution.tracking import TrackingProcess
+from hpcps.records.files import Lines
 from hpcps.roles.worker import Worker
 from hpcps.spec.identity import run_id
 from hpcps.spec.members import WorkerCount, members_of
@@ -108,10 +109,11 @@ def in_order(monkeypatch):
     train, observe = Trainer.train, Trainer.observe
 
     def checked_step(take):
-        def step(self, *args, **kwargs):
+        def step(self, steps, **kwargs):
             done, passes, batches = self.position()
             assert done == passes * self.steps_per_epoch + batches
-            return take(self, *args, **kwargs)
+            assert steps > 0
+            return take(self, steps, **kwargs)
 
         return step
 
@@ -220,6 +222,38 @@ def test_one_that_is_absent_where_the_epoch_ends_may_leave(tmp_path):
     assert valid(directory.path, "server-0", "round")[-1]["participants"] == [0]
     result = replay_resized(directory, tmp_path / "replay")
     assert (str(result.difference), result.attempts, result.left) == ("None", 2, 0)
+
+
+def test_an_update_that_does_not_count_is_not_in_the_record_of_one_that_leaves(tmp_path):
+    """The workers fail when they have sent the last updates of the epoch, and have written the lines of the round."""
+    slow = {"simulation": {"local": {"latency": 0.05}, "remote": {"latency": 0.05}}, "train": {"epochs": 2}}
+    whole = resize(survivors(**slow), tmp_path / "whole", [2])
+    *_, last = [line for line in records(whole.path, "worker-3") if line["event"] == "round"]
+    failure = {"process": "worker", "at": [last["time"] + 0.01], "repair": 3600}
+    directory = resize(survivors(failure, **slow), tmp_path / "results", [2])
+    for worker in (2, 3):
+        *_, written, left = records(directory.path, f"worker-{worker}")
+        assert (written["event"], written["round"], left["event"], left["round"]) == ("round", 4, "left", 5)
+        assert [line["round"] for line in valid(directory.path, f"worker-{worker}", "round")] == [0, 1, 2, 3]
+    result = replay_resized(directory, tmp_path / "replay")
+    assert str(result.difference) == "None"
+
+
+def test_lines_of_earlier_numbers_of_workers_stay_whatever_steps_they_count():
+    """The second number has fewer steps in an epoch; it begins after line 3, and the third one after line 6."""
+    members = [{}, {}]
+    lines = [
+        {"event": "start"},
+        *({"event": "round", "step": step} for step in (8, 10)),
+        {"event": "start", "members": members, "continues": 3},
+        *({"event": "round", "step": step} for step in (9, 11)),
+        {"event": "start", "members": [*members, {}], "continues": 6},
+        {"event": "round", "step": 9},
+    ]
+    read = Lines(lines, 0, list(range(len(lines))))
+    assert [read.until_step(step, 1) for step in (8, 9, 10, 12)] == [2, 2, 3, 3]
+    assert [read.until_step(step, 2) for step in (7, 9, 10, 12)] == [4, 5, 5, 6]
+    assert [read.until_step(step, 3) for step in (7, 9, 12)] == [7, 8, 8]
 
 
 def test_a_new_worker_that_is_lost_in_its_first_round_is_replaced_where_the_epoch_begins(tmp_path):
