@@ -225,18 +225,31 @@ def test_one_that_is_absent_where_the_epoch_ends_may_leave(tmp_path):
 
 
 def test_an_update_that_does_not_count_is_not_in_the_record_of_one_that_leaves(tmp_path):
-    """The workers fail when they have sent the last updates of the epoch, and have written the lines of the round."""
+    """The workers fail when they have sent their updates of round 3, and have written the lines of the round."""
     slow = {"simulation": {"local": {"latency": 0.05}, "remote": {"latency": 0.05}}, "train": {"epochs": 2}}
     whole = resize(survivors(**slow), tmp_path / "whole", [2])
-    *_, last = [line for line in records(whole.path, "worker-3") if line["event"] == "round"]
-    failure = {"process": "worker", "at": [last["time"] + 0.01], "repair": 3600}
+    (sent,) = [
+        line["time"] for line in records(whole.path, "worker-3") if (line["event"], line["round"]) == ("round", 3)
+    ]
+    failure = {"process": "worker", "at": [sent + 0.01], "repair": 3600}
     directory = resize(survivors(failure, **slow), tmp_path / "results", [2])
     for worker in (2, 3):
         *_, written, left = records(directory.path, f"worker-{worker}")
-        assert (written["event"], written["round"], left["event"], left["round"]) == ("round", 4, "left", 5)
-        assert [line["round"] for line in valid(directory.path, f"worker-{worker}", "round")] == [0, 1, 2, 3]
+        assert (written["event"], written["round"], left["event"], left["round"]) == ("round", 3, "left", 5)
+        assert [line["round"] for line in valid(directory.path, f"worker-{worker}", "round")] == [0, 1, 2]
     result = replay_resized(directory, tmp_path / "replay")
     assert str(result.difference) == "None"
+
+
+def test_one_that_joins_does_not_begin_with_the_residual_of_one_that_has_left(tmp_path):
+    """All are lost in their first round; the run has parts of workers 2 and 3 from before these left."""
+    keys = {**KEYS["what is kept"], "checkpoint": {"every": 1, "keep": 9}}
+    directory = resize(survivors({"process": "worker", "at": [0.05]}, **keys), tmp_path, [2, 4])
+    _, (_, _, left), (_, joined, _) = present(directory)
+    found = {k: [s for s in starts(directory, f"worker-{k}") if s.get("incarnation")][-1] for k in range(1, 4)}
+    assert all(len(start["members"]) == 3 for start in found.values())
+    assert [start.get("residual_from") for start in found.values()] == [joined, None, None]
+    assert left == joined
 
 
 def test_lines_of_earlier_numbers_of_workers_stay_whatever_steps_they_count():
