@@ -160,7 +160,9 @@ def _share(args: argparse.Namespace, name: str, unfinished: Unfinished) -> int:
 
 def _prepare(args: argparse.Namespace, name: str, points: Sequence[Point]) -> tuple[Site | None, Sequence[Launch]]:
     """Return where the launches of points run, and the launches; report roles that cannot be placed."""
-    there = [with_members(point, args.results) for point in points if not point.run.transport.in_process]
+    there = [point for point in points if not point.run.transport.in_process]
+    if args.resume:  # else the runs begin with the numbers of workers of the file
+        there = [with_members(point, args.results) for point in there]
     if not there:
         return None, ()
     folder, site = launch_folder(args.results, name), site_of(args, [point.run.transport for point in there])

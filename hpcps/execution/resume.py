@@ -12,6 +12,7 @@ from hpcps.execution.resized_parts import joined_part, resized_part
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
+from hpcps.protocol.schedule import Schedule, schedule_of_rounds
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import Prefix, prefix_of, record_file
 from hpcps.records.run_directory import RunDirectory
@@ -19,6 +20,7 @@ from hpcps.records.writer import last_attempt
 from hpcps.roles.events import Role
 from hpcps.roles.replacement import Replacement
 from hpcps.spec.schema import Run
+from hpcps.training.schedule import beginning
 
 
 class Resume:
@@ -44,10 +46,9 @@ class Resume:
         self._roster = roster = Roster.of(run)
         self._began = run.members[-1].position
         self._coordinator = str(roster.coordinator)
-        # The validators that may be lost, and the local steps of a round of such a run.
+        # The validators that may be lost.
         self._validators = roster.all_validators() if run.survive.validators else ()
         self._synchronous = run.train.mode == "sync"
-        self._steps = run.train.steps_per_round if self._validators and self._synchronous else 0
         self.parts: dict[Peer, CheckpointPart] = {}
 
     def find(
@@ -71,8 +72,12 @@ class Resume:
         return max((last_attempt(record_file(self._directory.path, str(peer))) for peer in self._peers), default=0)
 
     def _before(self, position: int | None) -> int:
-        """Return the newest checkpoint before `position` (None: the newest of all); -1 if there is none."""
-        return next((m for m in self._checkpoints.positions() if position is None or m < position), -1)
+        """Return the newest checkpoint before `position` (None: the newest of all); -1 if there is none.
+
+        None is from a time when the run had another number of workers.
+        """
+        positions = (m for m in self._checkpoints.positions() if m >= self._began)
+        return next((m for m in positions if position is None or m < position), -1)
 
     def _read(self, position: int) -> str:
         """Read the parts of the roles; return the problem of the checkpoint, or an empty text."""
@@ -89,15 +94,17 @@ class Resume:
         Raises:
             RunError: it cannot be used.
         """
-        roster = self._roster_at(position)
+        roster = self._writer(position)._roster
         everyone = frozenset(map(str, roster.with_state()))
         replaceable = everyone.intersection(map(str, roster.replaceable(self._run)))
         self._checkpoints.check(position, self._run_id, everyone, replaceable)
 
-    def _roster_at(self, position: int) -> Roster:
-        """Return the roster of the run that wrote a checkpoint."""
-        resized = len(self._run.members) > 1 and position == self._began
-        return replace(self._roster, workers=self._run.members[-2].workers) if resized else self._roster
+    def _writer(self, position: int) -> Resume:
+        """Return this search in the run with the number of workers with which it wrote a checkpoint."""
+        members = self._run.members
+        if len(members) == 1 or position > self._began:
+            return self
+        return Resume(self._directory, self._run.resized(members[:-1]), self._peers)._writer(position)
 
     def refusal(self, position: int) -> str:
         """Return why the run cannot begin at its beginning, if `find` has found no checkpoint; else an empty text."""
@@ -121,14 +128,13 @@ class Resume:
             # The coordinator may be lost; without servers it is not.
             of = self._coordinator if self._checkpoints.has(position, self._coordinator) else str(SERVER_0)
             return CheckpointPart(State(), everything, self._checkpoints.read(position, of).elapsed)
-        has_part = self._checkpoints.has(position, str(peer))
-        if self._roster_at(position) != self._roster:
-            if has_part:
-                return resized_part(self._run, peer, self._checkpoints.read(position, str(peer)))
+        if (writer := self._writer(position)) is not self:
+            if peer in writer._roster.with_state():
+                return resized_part(self._run, peer, writer.part(position, peer))
             lines = self._checkpoints.record_at(position, str(peer))
             elapsed = self._checkpoints.read(position, str(SERVER_0)).elapsed
-            return joined_part(self._run, peer, lines, elapsed)
-        if peer in self._roster.replaceable(self._run) and not has_part:
+            return joined_part(self._run, lines, elapsed)
+        if peer in self._roster.replaceable(self._run) and not self._checkpoints.has(position, str(peer)):
             part = self._part_of_lost(position, peer)
         else:
             part = self._checkpoints.read(position, str(peer))
@@ -142,11 +148,15 @@ class Resume:
     def own_part(self, position: int, peer: Peer) -> State | None:
         """Return the state that a role has written into a checkpoint; None if it has written none, because it was lost.
 
+        So it is for a worker that has left the run since then: another one has its number now.
+
         Raises:
             RunError: the checkpoint cannot be used.
         """
         self._check(position)
-        if not self._checkpoints.has(position, str(peer)):
+        since = [each.workers for each in self._run.members if each.position >= position]
+        left = peer.role == "worker" and peer.index >= min(since, default=self._roster.workers)
+        if left or not self._checkpoints.has(position, str(peer)):
             return None
         return self._checkpoints.read(position, str(peer)).state
 
@@ -158,18 +168,22 @@ class Resume:
         combiner = SERVER_0 if self._validators else self._roster.combiners_of(peer.index)[0]
         part = self._checkpoints.read(position, str(combiner))
         facts: dict[str, Any]
+        nothing_sent, *_ = beginning(self._run, peer.role, peer.index)
         if peer.role == "validator" and not self._synchronous:
             known = part.state.facts
             place = known["positions"].get(str(peer))
-            steps = place["data"][0] if place else 0
+            steps = place["data"][0] if place else nothing_sent
             facts = {"position": place, "lost": known["evaluated"], "positions": known["positions"]}
         elif peer.role == "validator":
-            known, steps = part.state.facts, position * self._steps
+            known = part.state.facts
+            schedule = schedule_of_rounds(self._run, known["steps_per_epoch"])
+            assert isinstance(schedule, Schedule), "the specification has been checked"
+            steps = schedule.start(position)
             facts = {"round": position, "lost": known["evaluated"], "positions": known["positions"]}
         else:
             place = part.state.facts.get("positions", {}).get(str(peer))
-            steps, facts = place["data"][0] if place else 0, {"round": position, "position": place}
-        lines = self._checkpoints.record_until(steps, str(peer))
+            steps, facts = place["data"][0] if place else nothing_sent, {"round": position, "position": place}
+        lines = self._checkpoints.record_until(steps, str(peer), len(self._run.members))
         return CheckpointPart(State(facts=facts), lines, part.elapsed, of_lost=True)
 
 

@@ -26,6 +26,7 @@ from hpcps.roles.sync.worker import SyncWorker
 from hpcps.roles.weights import ALIKE, UpdateWeights
 from hpcps.spec.members import described
 from hpcps.spec.schema import Run
+from hpcps.training.schedule import beginning
 from hpcps.training.trainer import Trainer
 
 PARTITION = 3 << 17
@@ -78,6 +79,8 @@ def make_role(run: Run, peer: Peer, resources: Resources = ALONE, incarnation: i
     # The evaluator has the shard of the coordinator, for BatchNorm statistics.
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
     trainer = build_trainer(run, trains.role, trains.index)
+    if len(run.members) > 1 and trains == peer:
+        trainer.go_to(beginning(run, peer.role, peer.index))
     if run.audits and resources.replicas is None:
         resources = replace(resources, replicas=replicas_of(run))
     if incarnation and peer != EVALUATOR:

@@ -203,11 +203,11 @@ class Checkpoints:
         counted = self._manifest(position).get("records", {}).get(process)
         return _prefix(counted) if isinstance(counted, dict) else Prefix(0)
 
-    def record_until(self, step: int, process: str) -> Prefix:
-        """Return the lines that the record of a lost process has of its first local steps."""
+    def record_until(self, step: int, process: str, memberships: int) -> Prefix:
+        """Return the lines that the record of a lost process has of its first local steps; see `Lines.until_step`."""
         file = record_file(self.path.parent, process)
         try:
-            return prefix_of(file, read_lines(file).until_step(step))
+            return prefix_of(file, read_lines(file).until_step(step, memberships))
         except OSError:
             return Prefix(0)  # it was lost before its first line
 

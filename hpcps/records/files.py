@@ -92,10 +92,22 @@ class Lines:
         valid, first = self._valid()
         return [line for _, line in valid], first
 
-    def until_step(self, step: int) -> int:
-        """Return the number of lines before the first valid one that counts more local steps."""
-        steps = ((number, line.get("step")) for number, line in self._valid()[0])
-        return next((number for number, each in steps if isinstance(each, int) and each > step), self.count)
+    def until_step(self, step: int, memberships: int) -> int:
+        """Return the number of lines before the first valid one that counts more local steps.
+
+        Args:
+            step: the local steps.
+            memberships: how many numbers of workers the run had had when it counted them. Each counts steps in its own
+                way, so lines of earlier ones are before, and lines of later ones are not.
+        """
+        known, of_line = 1, {}
+        for number, line in zip(self.numbers, self.lines, strict=True):
+            if line.get("event") == "start":
+                known = len(line.get("members", "1"))
+            of_line[number] = known
+        counts = ((number, of_line[number], line.get("step")) for number, line in self._valid()[0])
+        after = ((number, of, isinstance(each, int) and each > step) for number, of, each in counts)
+        return next((n for n, of, more in after if of > memberships or (of == memberships and more)), self.count)
 
     def _valid(self) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         """Return the valid lines with their numbers, and the number of the attempt that wrote the first of them."""

@@ -289,6 +289,11 @@ class LocalTraining:
         """The local steps after which the role abandoned the round; None if it did not."""
         return self._steps.abandoned
 
+    def steps_before(self, round: int) -> int:
+        """Return the local steps of the role, if it misses no rounds, before a round."""
+        assert not isinstance(self._schedule, OpenSchedule), "the specification has been checked"
+        return self._schedule.start(round)
+
     def ended(self) -> int:
         """Return the epochs that had ended when the round began."""
         return self._schedule.ended(self.round)

@@ -46,10 +46,7 @@ class Worker(TrainingRole):
         return {"packer": self._packer}
 
     def restore(self, state: State) -> None:
-        if "joins" in state.facts:
-            self._trainer.go_to(state.facts["joins"])
-            self._training.resume(state.facts["round"], 0)
-        elif "position" in state.facts:  # it was lost
+        if "position" in state.facts:  # it was lost, or it joins
             self.go_to(state.facts["round"], state.facts["position"])
         else:
             super().restore(state)

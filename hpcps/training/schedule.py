@@ -29,6 +29,15 @@ def steps_per_epoch(run: Run, role: str, index: int) -> int:
     return run.train.passes_per_epoch * (shard_size(run.data, run.largest_batch) // run.epoch_batch(role, index))
 
 
+def beginning(run: Run, role: str, index: int) -> list[int]:
+    """Return where a trainer is when the present number of workers begins; see `Trainer.position`.
+
+    All are where an epoch begins, as if the number had always been the present one.
+    """
+    epoch = run.members[-1].epoch
+    return [epoch * steps_per_epoch(run, role, index), epoch * run.train.passes_per_epoch, 0]
+
+
 def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | None = None) -> float:
     """Return the learning rate of a step.
 

@@ -1,10 +1,12 @@
 """Runs of processes that are resized while they run: the same `hpcps run` goes on with another number of workers."""
 
+import os
 import signal
 
 import pytest
 from fault_runs import assert_quiet, hpcps
 from running_processes import within
+from test_lost_workers_live import ASYNCHRONOUS, lines, pid_of, until_replaced
 
 from hpcps.cli.main import main
 
@@ -35,7 +37,7 @@ def until_resized(run, workers):
         lines = run.lines("server-0")
         starts = [n for n, line in enumerate(lines) if line["event"] == "start"]
         members = lines[starts[-1]].get("members", [{"workers": 2}]) if starts else [{"workers": None}]
-        rounds = [line for line in lines[starts[-1] :] if line["event"] == "round"] if starts else []
+        rounds = [line for line in lines[starts[-1] :] if line["event"] in ("round", "applied")] if starts else []
         return members[-1]["workers"] == workers and len(rounds) > 2
 
     within(90, there, lambda: f"rounds of {workers} workers\n{run.text}")
@@ -83,3 +85,46 @@ def test_a_run_for_which_there_are_too_few_slots_goes_on_with_its_workers(start,
     until_resized(run, 2)
     stop(run)
     assert "members" not in run.run.spec
+
+
+MODES = {
+    "synchronous": (),
+    "with a quorum": ("--set", "train.quorum=0.5", "--set", "train.late=next"),
+    "asynchronous": ASYNCHRONOUS,
+}
+
+
+def lose(run, process):
+    """Kill a process, and wait until its replacement takes part."""
+    os.kill(pid_of(run, process), signal.SIGKILL)
+    until_replaced(run, process)
+
+
+def kill_and_resize(run, process, workers):
+    """Kill a process, and have the run resized; its epochs last less time than a replacement needs to start."""
+    os.kill(pid_of(run, process), signal.SIGKILL)
+    run.run.request_resize(workers)
+    until_resized(run, workers)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_loses_processes_goes_on_with_other_workers(start, mode, capsys):
+    """Before the change, where the epoch ends, and after it: workers that stay and one that has joined."""
+    survive = {f"survive__{role}": "true" for role in ("workers", "validators", "servers")}
+    run = start(*arguments(transport__kind="pslite", topology__validators=1, **survive), *MODES[mode])
+    run.until("validator-0")
+    lose(run, "worker-1")
+    kill_and_resize(run, "worker-0", 3)
+    lose(run, "worker-2")
+    lose(run, "validator-0")
+    kill_and_resize(run, "worker-2", 2)
+    lose(run, "worker-1")
+    stop(run)
+    assert [each["workers"] for each in run.run.spec["members"]] == [2, 3, 2]
+    assert {line["process"] for line in lines(run, "lost", "validator-0")} >= {"worker-0", "worker-1", "worker-2"}
+    capsys.readouterr()
+    status = main(["replay", run.run.path.name, "--results", str(run.results)])
+    said = capsys.readouterr()
+    assert status == 0, f"{said.out}\n{said.err}"
+    assert "record lines of 3 attempts are equal" in said.out

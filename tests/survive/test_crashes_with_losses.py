@@ -149,3 +149,21 @@ def test_a_late_worker_is_lost_while_the_run_stops(tmp_path):
     assert "worker-3" not in of_checkpoint(tmp_path, 1)
     assert [line["event"] for line in valid(tmp_path, "server-0", "lost")] == ["lost"]
     assert play(run, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("process", "tables"),
+    [
+        ("worker-2", {"survive": {"min_workers": 4}}),
+        ("worker-2", {"survive": {"min_workers": 4}, "validators": 1}),
+        ("validator-0", {"survive": {"validators": True}, "validators": 1}),
+    ],
+)
+def test_a_run_that_stops_does_not_wait_for_a_replacement(process, tables, tmp_path):
+    """It is lost in the last round before the stop, in which no replacement takes part."""
+    run = survivors({"process": process, "at": [0.75], "repair": 0.1}, **tables)
+    server = tmp_path / "records" / "server-0.jsonl"
+    assert not play(run, tmp_path, stop=lambda: '"round": 1' in server.read_text())
+    (position,) = RunDirectory(tmp_path).checkpoints.positions()
+    assert process not in of_checkpoint(tmp_path, position)
+    assert play(run, tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from interrupted import Crash, model, records, small
 from replay.recorded import asynchronous, quorum
 from resized import replay_resized, resize
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.data.batches import BatchStream
@@ -24,7 +25,8 @@ from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.collect import collect
 from hpcps.records.files import Prefix
 from hpcps.spec.identity import run_id
-from hpcps.spec.members import WorkerCount
+from hpcps.spec.load import load_experiment
+from hpcps.spec.members import WorkerCount, described
 from hpcps.spec.point import Point
 from hpcps.training.schedule import steps_per_epoch
 
@@ -61,6 +63,14 @@ RUNS = {
     "quorum of servers": quorum((1, 0, 4), train={"quorum": 0.5}, **HERE),
     "asynchronous": asynchronous((2, 2, 4), epochs=6, **HERE),
     "asynchronous servers": asynchronous((1, 0, 4), epochs=6, validation={"rule": {"kind": "dc_asgd"}}, **HERE),
+    "a buffer": asynchronous(
+        (2, 0, 4), epochs=6, asynchronous={"buffer": 3}, validation={"rule": {"kind": "average"}}, **HERE
+    ),
+    "an adversary": synchronous((2, 2, 4), attack={"kind": "alie", "rate": 0.5}),
+    "an asynchronous adversary": asynchronous((2, 2, 4), epochs=6, attack={"kind": "alie", "rate": 0.5}, **HERE),
+    "classes": synchronous(
+        heterogeneity={"classes": [{"name": "a", "workers": 1, "batch_size": 8}, {"name": "b", "workers": [2]}]}
+    ),
 }
 
 
@@ -219,13 +229,13 @@ def test_without_the_checkpoint_at_which_it_was_resized_a_run_does_not_begin_aga
     [
         (synchronous((0, 1, 0)), 2, "it has no workers"),
         (synchronous((0, 0, 4), train={"exchange": "ring"}), 6, "the workers keep the model"),
-        (synchronous(survive={"workers": True}), 6, "survive.workers"),
         (synchronous(validation={"audit": {"share": 0.5}}), 6, "validation.audit"),
-        (synchronous(attack={"kind": "alie", "rate": 0.25}), 6, "its attack"),
         (synchronous(train={"local_steps": {"kind": "esync"}}), 6, "a policy of train.local_steps"),
         (synchronous(validation={"evaluate": "validator_model"}), 6, "validation.evaluate"),
         (
-            asynchronous((1, 0, 4), asynchronous={"buffer": 2}, validation={"rule": {"kind": "average"}}),
+            asynchronous(
+                (1, 0, 4), asynchronous={"buffer": 2}, validation={"rule": {"kind": "average"}, "weights": "samples"}
+            ),
             6,
             "asynchronous.buffer",
         ),
@@ -234,8 +244,8 @@ def test_without_the_checkpoint_at_which_it_was_resized_a_run_does_not_begin_aga
         (synchronous(validation={"weights": [1.0, 1.0, 1.0, 1.0]}), 6, "validation.weights"),
         (
             synchronous(heterogeneity={"classes": [{"name": "a", "workers": 1}, {"name": "b", "workers": 3}]}),
-            6,
-            "heterogeneity.classes",
+            2,
+            r"heterogeneity.classes\[1\].workers: the classes have 4 workers in all, and there are 2",
         ),
         (synchronous(data={"shards": 6}), 6, "data.shards"),
         (synchronous(), 60, "fewer than a batch"),
@@ -302,3 +312,16 @@ def test_the_command_checks_and_writes_a_request(tmp_path, capsys, monkeypatch):
     assert counts(directory) == [(4, 0), (3, 1)]
     assert "(small) goes on with 3 workers instead of 4 after epoch 1" in capsys.readouterr().out
     assert resize_to(6) == (2, f"hpcps: run {name} (small) is done: nothing is left for other workers\n")
+
+
+def test_a_run_that_starts_again_needs_the_slots_of_its_file(tmp_path, capsys):
+    file, hosts = tmp_path / "small.toml", tmp_path / "hosts"
+    file.write_text(small_experiment("small", {"transport.kind": "pslite"}))
+    hosts.write_text("localhost slots=12\n")
+    (point,) = load_experiment(file).points
+    members = described([WorkerCount(0, 0, point.run.topology.workers), WorkerCount(6, 1, 20)])
+    directory_of(point, tmp_path).create({**point.spec, "members": members})
+    command = ["run", str(file), "--dry-run", "--results", str(tmp_path), "--hostfile", str(hosts)]
+    assert main(command) != 0
+    assert "20 workers, 1 validator, 1 server need 22 slots" in capsys.readouterr().err
+    assert main([*command, "--no-resume"]) == 0

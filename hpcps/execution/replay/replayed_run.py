@@ -183,14 +183,14 @@ def _at(run: Run, attempts: Mapping[Peer, Sequence[Attempt]]) -> Run:
     return run.resized(members_of(attempts[SERVER_0][0].start)) if SERVER_0 in attempts else run
 
 
-def _everyone(directory: RunDirectory, run: Run) -> tuple[Peer, ...]:
-    """Return all roles that the run has had, also in attempts that were given up."""
+def _everyone(directory: RunDirectory, run: Run) -> Roster:
+    """Return the roster of all roles that the run has had, also in attempts that were given up."""
     workers = run.topology.workers
     with suppress(OSError):  # it is reported as missing
         for line in read_lines(record_file(directory.path, str(SERVER_0))).lines:
             if line.get("event") == "start":
                 workers = max([workers, *(each.workers for each in members_of(line))])
-    return replace(Roster.of(run), workers=workers).everyone()
+    return replace(Roster.of(run), workers=workers)
 
 
 def _needed(run: Run) -> frozenset[Peer]:
@@ -199,9 +199,9 @@ def _needed(run: Run) -> frozenset[Peer]:
     return frozenset(roster.everyone()).difference(roster.replaceable(run))
 
 
-def _names(run: Run, everyone: Sequence[Peer]) -> Callable[[str], bool]:
+def _names(run: Run, roster: Roster) -> Callable[[str], bool]:
     """Return what tells whether `order` of a run may have a name."""
-    killable = Roster.of(run).replaceable(run)
+    everyone, killable = roster.everyone(), roster.replaceable(run)
     names = {IDLE, RESULT, STOP, STOP_AT_EPOCH, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
     names |= {f"{LOST}{peer}" for peer in killable}
     numbered = {f"{REPLACED}{peer}" for peer in killable} | {f"{SKIPPED}{peer}" for peer in everyone if killable}
@@ -219,17 +219,17 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     Raises:
         RunError: the records do not suffice for a replay.
     """
-    everyone, checksums, ordered = _everyone(directory, run), directory.checksums, arrival_decides(run)
-    is_event, lost = _names(run, everyone), Roster.of(run).replaceable(run)
-    present = _needed(run.resized(members_of(directory.spec)))
+    roster, checksums, ordered = _everyone(directory, run), directory.checksums, arrival_decides(run)
+    is_event, lost = _names(run, roster), roster.replaceable(run)
+    last = run.resized(members_of(directory.spec))
+    there, present = Roster.of(last).everyone(), _needed(last)
     found: dict[Peer, list[Attempt]] = {}
-    for peer in everyone:
+    for peer in roster.everyone():
         file, killable = record_file(directory.path, str(peer)), peer in lost
         if not file.exists() and peer not in _needed(run):
             continue  # it was killed before its first line, or had to join an attempt that was
         # `DONE` lists the records of the processes that have finished: others were lost.
-        ends = finished and (peer in present or killable)
-        ends = ends and not (killable and f"records/{file.name}" not in checksums)
+        ends = finished and peer in there and not (killable and f"records/{file.name}" not in checksums)
         found[peer] = attempts_of(file, is_event, finished=ends, replaceable=killable, ordered=ordered)
     if empty := [str(peer) for peer, each in found.items() if peer not in lost and not each]:
         raise RunError(
@@ -295,6 +295,9 @@ def _seal(directory: RunDirectory, run: Run, position: int, before: Processes | 
         roster = replace(roster, workers=members[-2].workers)
     roles = [peer for peer in roster.with_state() if peer not in lost]
     parts = {str(peer): None if before is None else before.checksum(peer, position) for peer in roles}
+    # Nobody goes on from the part of a worker that has left the run, and it may have been lost before.
+    left = [str(peer) for peer in roster.replaceable(run) if peer not in Roster.of(run).everyone()]
+    parts = {name: checksum for name, checksum in parts.items() if checksum is not None or name not in left}
     if lacking := [name for name, checksum in parts.items() if checksum is None]:
         raise RunError(f"the records of {', '.join(lacking)} end before the checkpoint at {position}")
     written = {name: checksum for name, checksum in parts.items() if checksum is not None}
@@ -307,7 +310,7 @@ def _check_no_other_records(directory: RunDirectory, run: Run) -> None:
     Raises:
         DifferenceError: one is not.
     """
-    names = {str(peer) for peer in _everyone(directory, run)}
+    names = {str(peer) for peer in _everyone(directory, run).everyone()}
     if others := [file for file in directory.records if file.stem not in names]:
         raise DifferenceError(f"records/{others[0].name}", f"the run has no process {others[0].stem}")
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from hpcps.data.shards import shard_size, sizes_of_shards
 from hpcps.errors import HpcpsError, SpecError
+from hpcps.execution.resume import Resume
 from hpcps.execution.sweep.claims import directory_of
-from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import SERVER_0
 from hpcps.protocol.schedule import schedule_of_rounds
-from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import LEFT, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter, last_attempt
@@ -33,14 +32,14 @@ def refusals(run: Run) -> list[str]:
         (run.collective, f'with train.exchange = "{run.train.exchange}" the workers keep the model, and not servers'),
         (run.train.policy is not None, "a policy of train.local_steps counts the steps of an epoch over all workers"),
         (run.audits, "validation.audit keeps the states of single workers"),
-        (run.has_adversary, "its attack keeps what it knows of single workers"),
-        (run.survive.workers, "survive.workers keeps the positions of single workers"),
         (
             run.validation.evaluate == "validator_model" and run.train.steps_per_round > 1,
             'validation.evaluate = "validator_model" evaluates epochs within rounds, and workers change between rounds',
         ),
-        (bool(run.heterogeneity.classes), "heterogeneity.classes says which of these workers belong to a class"),
-        (run.asynchronous.buffer is not None, "asynchronous.buffer keeps updates of single workers"),
+        (
+            run.buffered and run.validation.weights != "equal",
+            "asynchronous.buffer keeps updates of workers whose validation.weights change",
+        ),
     ]
     return [why for holds, why in found if holds]
 
@@ -120,7 +119,7 @@ def as_requested(
         elif wanted != here.workers:
             point = _resized(point, here, wanted, try_placement)
             for worker in range(wanted, here.workers):
-                _record_leaving(directory, point.run_id, Peer("worker", worker), here.position)
+                _record_leaving(directory, present, Peer("worker", worker), here.position)
             directory.write_members(described(point.members))
             say(
                 f"hpcps: run {point.run_id} ({point.label}) goes on with {wanted} workers instead of {here.workers} "
@@ -147,17 +146,13 @@ def _resized(point: Point, here: WorkerCount, workers: int, try_placement: Calla
     return resized
 
 
-def _record_leaving(directory: RunDirectory, run_id: str, worker: Peer, position: int) -> None:
+def _record_leaving(directory: RunDirectory, run: Run, worker: Peer, position: int) -> None:
     """State in the record of a worker that it leaves the run, and which of its lines are valid."""
     if not record_file(directory.path, str(worker)).exists():
-        return  # it was to join an attempt that did not begin
-    checkpoints = directory.checkpoints
-    elapsed = checkpoints.read(position, str(SERVER_0)).elapsed
-    part = CheckpointPart(State(), checkpoints.record_at(position, str(worker)), elapsed)
-    if checkpoints.has(position, str(worker)):
-        part = checkpoints.read(position, str(worker))
+        return  # it was to join an attempt that did not begin, or was lost before its first line
+    part = Resume(directory, run, (worker,)).part(position, worker)
     attempt = last_attempt(record_file(directory.path, str(worker)))
     host = socket.gethostname()
-    with RecordWriter(directory.path, run_id, *worker, host, part=part, attempt=attempt) as record:
+    with RecordWriter(directory.path, run.id, *worker, host, part=part, attempt=attempt) as record:
         record.write(LEFT, round=position, continues=part.record.lines, attempt=attempt)
         record.sync()

@@ -271,7 +271,9 @@ class QuorumCollector(PartitionCollector):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
-        if self._unfilled & self._serves and (yield from self._waits_for_replacements(round)):
+        # No replacement takes part before the checkpoint at which the run stops.
+        waits = self._unfilled & self._serves and Flag.SUSPEND not in flags
+        if waits and (yield from self._waits_for_replacements(round)):
             return
         if not everyone:
             if len(self._answers) < needed or not self._always <= self._answers.keys():

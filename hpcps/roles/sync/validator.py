@@ -113,8 +113,8 @@ class SyncValidator(TrainingRole):
         self._presents = self._training.is_coordinator
         if self._presents and self.steps_before_model:
             trainer.train(self.steps_before_model)
-        done = part.round * train.steps_per_round
-        trainer.go_to((done, *divmod(done, trainer.steps_per_epoch)))
+        done = self._training.steps_before(part.round)
+        trainer.go_to((done, *divmod(done, trainer.steps_per_epoch // train.passes_per_epoch)))
         self._training.resume(part.round, part.evaluated)
         self._collector.begin(part.round, ())
 
