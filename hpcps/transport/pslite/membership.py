@@ -303,6 +303,12 @@ class KnownNodes:
                     self.deaths.unreachable(id_)
             self._probes[id_] = probe, now
 
+    def close(self, linger: float) -> None:
+        """Close all connections, once this node has left; pending messages have `linger` seconds left."""
+        for probe, _ in self._probes.values():
+            probe.close()
+        self.sockets.close(linger)
+
     def take_list(self, sender: int | None, control: Control) -> Sequence[NodeInfo]:
         """Take a list of nodes from the scheduler; return those in it that have replaced others.
 

@@ -220,7 +220,7 @@ class Node:
             return
         self._members.left.set()
         self._receiver.join()
-        self._members.sockets.close(_LINGER)
+        self._members.close(_LINGER)
 
     def check(self) -> None:
         """Raise the failure of the receiving thread, if it has failed.

@@ -82,10 +82,8 @@ class PsliteTransport(MessageTransport):
 
     def send(self, to: Peer, envelope: Envelope) -> None:
         with self._lock:
-            nodes = self._nodes[to]
-            first = self.sent_to[nodes[0]] if nodes else 0
-            for id_ in nodes:
-                self._send_to(id_, self.sent_to.setdefault(id_, first), envelope)
+            for id_ in self._nodes[to]:
+                self._send_to(id_, self.sent_to[id_], envelope)
         self.traffic.sent += len(envelope.header) + envelope.payload_bytes
 
     def _send_to(self, id_: int, count: int, envelope: Envelope) -> None:
@@ -188,7 +186,8 @@ class PsliteTransport(MessageTransport):
         self._peers[node] = standby_of(server)
         self._expected[node], self._incarnations[node] = 0, incarnation
         with self._lock:
-            self.sent_to.pop(node, None)
+            # Its messages have the numbers of those to the server, also if it takes the place before it gets any.
+            self.sent_to[node] = self.sent_to[acting]
             self._nodes[server], self._nodes[standby_of(server)] = (acting, node), (node,)
         self._confirmed[acting] = self._expected[acting] + _TAKEN_EVERY
         self._tell_count(node, TAKEN, self._expected[acting])
