@@ -29,6 +29,8 @@ from hpcps.transport.rendezvous import Rendezvous
 WORLD = [Peer("worker", 0), Peer("validator", 0), Peer("server", 0), Peer("scheduler", 0)]
 ROLES = [NodeRole.WORKER, NodeRole.WORKER, NodeRole.SERVER, NodeRole.SCHEDULER]
 A, B, S = WORLD[:3]
+WITH_STANDBY = {"lost": frozenset({0, 1, 2}), "world": [A, standby_of(S), *WORLD[2:]]}
+"""All may be lost, and the server has a standby in the place of the validator."""
 
 
 class Company:
@@ -272,7 +274,7 @@ def test_nobody_counts_on_a_validator_before_the_workers_know_it(company, replac
 
 def test_a_replacement_that_has_got_nothing_of_a_server_gets_it_of_the_second_standby(company):
     """Three messages went to its predecessor, and none to it before the standby is lost, too."""
-    everyone, group = company(lost=frozenset({0, 1, 2}), world=[A, standby_of(S), *WORLD[2:]])
+    everyone, group = company(**WITH_STANDBY)
     group.all(lambda rank: everyone[rank].begin())
     server, standby = everyone[2].transport, everyone[1].transport
     for number in range(3):
@@ -299,25 +301,48 @@ def test_a_replacement_that_has_got_nothing_of_a_server_gets_it_of_the_second_st
         each.abandon()
 
 
-def test_a_new_standby_knows_the_numbers_of_messages_that_come_after_its_server_is_lost(company):
-    everyone, group = company(lost=frozenset({0, 1, 2}), world=[A, standby_of(S), *WORLD[2:]])
+def test_a_new_standby_that_takes_the_place_before_a_message_comes_gets_the_next_one(company):
+    """The number of the message is the one that the server would have got."""
+    everyone, group = company(**WITH_STANDBY)
     group.all(lambda rank: everyone[rank].begin())
     worker, server = everyone[0].transport, everyone[2].transport
     for number in range(3):
         worker.send(S, Envelope(A, "run", Credit(round=number, partitions=1)))
-        next_arrival(server)
+        assert next_arrival(server).envelope.message.round == number
     everyone[1].abandon()
     until_told(server, ("Lost", standby_of(S), 0))
-    standby = group.join(1, incarnation=1)
+    second = group.join(1, incarnation=1)
     until_told(server, ("Replaced", standby_of(S), 1))
-    standby.transport.begin({}, {}, {})
+    second.transport.begin({A: 0}, {}, {})
     everyone[2].abandon()
-    until_told(standby.transport, ("Lost", S, 0))
-    within(30, lambda: worker.acting(S) != id_of(NodeRole.SERVER, 0), "the switch of the worker")
+    until_told(second.transport, ("Lost", S, 0))
+    second.transport.take_over()
+    within(30, lambda: worker.acting(S) == second._node.id, "the news of the new server")
     worker.send(S, Envelope(A, "run", Credit(round=3, partitions=1)))
-    first = next_arrival(standby.transport)
-    assert (first.source, first.envelope.message.round, first.skipped) == (A, 3, 3)
-    for each in (everyone[0], standby):
+    arrived = next_arrival(second.transport)
+    assert (arrived.source, arrived.envelope.message.round, arrived.skipped) == (A, 3, 3)
+    second.abandon()
+
+
+def test_a_server_begins_with_a_standby_that_another_replacement_found_when_it_joined(company):
+    """The worker's replacement registers before that of the standby, and joins after it."""
+    everyone, group = company(**WITH_STANDBY)
+    group.all(lambda rank: everyone[rank].begin())
+    server, scheduler = everyone[2].transport, everyone[3]
+    add, held = scheduler._add, []
+    scheduler._add = lambda node, sent: held.append((node, sent))
+    joining = []
+    for rank, lost in ((0, A), (1, standby_of(S))):
+        everyone[rank].abandon()
+        until_told(server, ("Lost", lost, 0))
+        joining.append(group.pool.submit(group.join, rank, 1))
+        within(30, lambda: len(held) == len(joining), "the question of the replacement")
+    scheduler._add = add
+    for node, sent in held:
+        scheduler._node.post(lambda node=node, sent=sent: add(node, sent))
+    news = [joined.result(30) for joined in joining]
+    until_told(server, ("Replaced", standby_of(S), 1))
+    for each in news:
         each.abandon()
 
 

@@ -304,7 +304,7 @@ class KnownNodes:
             self._probes[id_] = probe, now
 
     def close(self, linger: float) -> None:
-        """Close all sockets; pending messages have `linger` seconds left."""
+        """Close all connections, once this node has left; pending messages have `linger` seconds left."""
         for probe, _ in self._probes.values():
             probe.close()
         self.sockets.close(linger)

@@ -95,6 +95,9 @@ class Seats:
             seats = dict(zip(servers, rows, strict=True))
             doubled = {server for server in seats if standby_of(server) in self._ids}
             self._transport.seat({server: nodes for server, nodes in seats.items() if server in doubled})
+            for server in doubled - {self._own}:
+                for standby in seats[server][1:]:
+                    self._tell_doubled(server, standby, self._transport.incarnation_of(standby))
 
     def observe(self, change: NodeDeath | NodeInfo, peer: Peer) -> None:
         """Go on after a process was lost, or another one has replaced it, whichever role it has."""
@@ -120,9 +123,13 @@ class Seats:
                 newcomer = node.id, change.incarnation
                 self._single -= {id_ for id_, member in self._doubled.items() if member == newcomer}
             else:
-                body, now = _MEMBER.pack(node.id, change.incarnation), self._node.timestamp()
-                meta = Meta(head=DOUBLED, body=body, request=True, app=APP, customer=0, timestamp=now)
-                self._node.send(self._transport.acting(server), meta)
+                self._tell_doubled(server, node.id, change.incarnation)
+
+    def _tell_doubled(self, server: Peer, standby: int, incarnation: int) -> None:
+        """Tell a server that its standby gets the messages of this process, too."""
+        body, now = _MEMBER.pack(standby, incarnation), self._node.timestamp()
+        meta = Meta(head=DOUBLED, body=body, request=True, app=APP, customer=0, timestamp=now)
+        self._node.send(self._transport.acting(server), meta)
 
     def ready(self, peer: Peer, incarnation: int) -> None:
         """Note that a new process is known to all that send it messages."""

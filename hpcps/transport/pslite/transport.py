@@ -186,7 +186,8 @@ class PsliteTransport(MessageTransport):
         self._peers[node] = standby_of(server)
         self._expected[node], self._incarnations[node] = 0, incarnation
         with self._lock:
-            self.sent_to[node] = self.sent_to[acting]  # a standby knows its server's messages by these numbers
+            # Its messages have the numbers of those to the server, also if it takes the place before it gets any.
+            self.sent_to[node] = self.sent_to[acting]
             self._nodes[server], self._nodes[standby_of(server)] = (acting, node), (node,)
         self._confirmed[acting] = self._expected[acting] + _TAKEN_EVERY
         self._tell_count(node, TAKEN, self._expected[acting])
