@@ -185,6 +185,11 @@ class BatchStream:
         self._state = state
         self._begin_pass()
 
+    def go_to(self, batches: int) -> None:
+        """Continue after so many batches of the usual size from the beginning."""
+        passes, batch = divmod(batches, self.batches_per_pass)
+        self.restore(StreamState(passes, batch * self._usual // self._unit))
+
     def _begin_pass(self) -> None:
         """Draw all random numbers of a pass at once, which is cheaper than a few per batch."""
         generator = self._generators(f"batches/{self._state.passes}")

@@ -36,6 +36,10 @@ class Malformed:
     arrived: float = 0.0
 
 
+REPLACED = "another process has replaced it"
+"""As the cause of a `Lost`: that is how it is known."""
+
+
 class Lost(NamedTuple):
     """A process is lost; what it has sent before may still come.
 
@@ -44,12 +48,14 @@ class Lost(NamedTuple):
         cause: why, for people.
         since: when it was lost, on the clock of `arrived`.
         arrived: when the role gets it, as in `Received`.
+        incarnation: the number of the process, as in `Replaced`; one with a lower number is lost, too.
     """
 
     peer: Peer
     cause: str
     since: float = 0.0
     arrived: float = 0.0
+    incarnation: int = 0
 
 
 class Replaced(NamedTuple):

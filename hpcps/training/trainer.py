@@ -152,6 +152,11 @@ class Trainer(Evaluator):
         self._steps_done = position[0]
         self._stream.restore(StreamState(*position[1:]))
 
+    def go_to_step(self, step: int) -> None:
+        """Go on after so many steps with batches of the usual size."""
+        self._steps_done = step
+        self._stream.go_to(step)
+
     def restore_optimizer(self, state: State) -> None:
         """Go on with the optimizer of a state of this trainer, such as its momentum; all else stays as it is."""
         self._restore_optimizer(state.part("optimizer"))

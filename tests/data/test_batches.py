@@ -48,6 +48,15 @@ def test_passes_differ_in_order_and_in_what_they_leave_out():
     assert len({frozenset(one_pass) for one_pass in passes}) > 5
 
 
+@pytest.mark.parametrize("unit", [None, 1])
+def test_a_stream_goes_to_where_it_is_after_some_batches(unit):
+    whole = stream(unit=unit)
+    for number in range(15):
+        other = stream(unit=unit)
+        other.go_to(number)
+        assert np.array_equal(next(other)[1], next(whole)[1]), number
+
+
 @pytest.mark.parametrize("augment", [False, True])
 def test_a_stream_is_reproducible_and_resumes_from_its_state(augment):
     whole, again = stream(augment=augment), stream(augment=augment)

@@ -116,7 +116,7 @@ class Failures:
         combiners = self._roster.all_validators() if peer.role == "worker" else ()
         told = (SERVER_0, *combiners, *self._roster.standbys(self._run))
         for to in told if peer != EVALUATOR else (self._roster.coordinator,):
-            self._tell(to, Lost(peer, _CAUSE, since))
+            self._tell(to, Lost(peer, _CAUSE, since, incarnation=self._replacements[peer]))
         self._clock.at(self._clock() + failure.repair, partial(self._replace, peer, again))
 
     def _replace(self, peer: Peer, again: Callable[[], None]) -> None:
@@ -167,4 +167,5 @@ class Failures:
             if number := self._replacements[other]:
                 self._tell(peer, Replaced(other, number))
             if other.role != "validator" and other in self._noticed:
-                self._tell(peer, Lost(other, _CAUSE, self._noticed[other]))
+                lost = Lost(other, _CAUSE, self._noticed[other], incarnation=self._replacements[other])
+                self._tell(peer, lost)

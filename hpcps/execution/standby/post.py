@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpcps.protocol.envelope import Delivered
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Lost, Malformed, Replaced
+from hpcps.protocol.received import REPLACED, Lost, Malformed, Replaced
 from hpcps.protocol.roster import STANDBY
 
 Place = tuple[int, int]
@@ -26,13 +26,13 @@ class _Numbered(NamedTuple):
 class Post:
     """The messages, and what became of other processes, in the order in which they came here."""
 
-    def __init__(self, *, decides: bool) -> None:
-        """Begin with nothing; `decides` says whether the server takes what is said of lost processes."""
-        self._decides = decides
+    def __init__(self) -> None:
+        """Begin with nothing."""
         self._waiting: deque[_Numbered | Lost | Replaced] = deque()
         self._lost: set[Peer] = set()
-        # Those whose loss the server knew before this process began, and has yet to hear of.
-        self._known: set[Peer] = set()
+        # The last process of each role that is known to be lost, and those of whose loss the server knows.
+        self._gone: dict[Peer, Lost] = {}
+        self._down: set[Peer] = set()
         # The place of the next message of each role that comes, if it is known, and of the next one that is taken.
         self._next: dict[Peer, Place] = {}
         self._due: dict[Peer, Place] = {}
@@ -42,13 +42,11 @@ class Post:
         """Take what has come."""
         if isinstance(arrival, Lost):
             self._lost.add(arrival.peer)
-            if arrival.peer in self._known:
-                self._known.discard(arrival.peer)
-            else:
-                self._waiting.append(arrival)
+            self._note_gone(arrival)
+            self._waiting.append(arrival)
         elif isinstance(arrival, Replaced):
             self._lost.discard(arrival.peer)
-            self._known.discard(arrival.peer)
+            self._note_gone(Lost(arrival.peer, REPLACED, incarnation=arrival.incarnation - 1))
             self._next[arrival.peer] = arrival.incarnation, 0
             self._waiting.append(arrival)
         else:
@@ -58,6 +56,11 @@ class Post:
             self._next[arrival.source] = incarnation, number + 1
             self._waiting.append(_Numbered((incarnation, number), arrival))
 
+    def _note_gone(self, lost: Lost) -> None:
+        """Note that a process is lost, and all that had its role before it."""
+        if lost.peer not in self._gone or lost.incarnation > self._gone[lost.peer].incarnation:
+            self._gone[lost.peer] = lost
+
     def begin(self, due: Mapping[Peer, Place], lost: Collection[Peer]) -> None:
         """Begin after what the server has taken before; messages that came before this process began may lack.
 
@@ -65,23 +68,19 @@ class Post:
             due: the place of the next message of each role.
             lost: the processes of whose loss the server knows.
         """
-        self._due = dict(due)
-        known = set(lost)
+        self._due, self._down = dict(due), set(lost)
         self._complete = False
         waiting, self._waiting = self._waiting, deque()
         past = Counter(each.peer for each in waiting if isinstance(each, Replaced) and self._is_past(each))
         for each in waiting:
             if isinstance(each, Replaced) and self._is_past(each):
                 past[each.peer] -= 1
-            elif isinstance(each, Lost) and (past[each.peer] or each.peer in known):
-                known -= set() if past[each.peer] else {each.peer}
             elif not isinstance(each, _Numbered):
                 self._waiting.append(each)
             elif not past[each.message.source]:
                 # Without a word on its process, which was there before this one, it is of that in `due`.
                 incarnation = max(each.place[0], self._due.get(each.message.source, (0, 0))[0])
                 self._waiting.append(_Numbered((incarnation, each.place[1]), each.message))
-        self._known = known
         for peer, (incarnation, number) in list(self._next.items()):
             self._next[peer] = max(incarnation, self._due.get(peer, (0, 0))[0]), number
 
@@ -97,14 +96,17 @@ class Post:
         """Return the first of all, if there is any."""
         while self._waiting:
             first = self._waiting.popleft()
+            if not isinstance(first, _Numbered) and first.peer.role == STANDBY:
+                return first  # which of two processes it is, its number does not say
             if isinstance(first, Lost):
+                if first.peer in self._down or first.incarnation < self._due.get(first.peer, (0, 0))[0]:
+                    continue  # the server knows it
+                self._down.add(first.peer)
                 return first
             if isinstance(first, Replaced):
-                if first.peer.role == STANDBY:
-                    return first  # which of two processes it is, its number does not say
-                if first.incarnation <= self._due.get(first.peer, (0, 0))[0]:
+                if self._is_past(first):
                     continue  # it was made up for
-                self._due[first.peer] = first.incarnation, 0
+                self._begin_with(first)
                 return first
             source = first.message.source
             if first.place >= self._due.get(source, (0, 0)):
@@ -123,36 +125,36 @@ class Post:
         return None
 
     def take_lost(self, peer: Peer) -> Lost | None:
-        """Return what says that a process is lost, if it is there."""
-        for at, each in enumerate(self._waiting):
-            if isinstance(each, Lost) and each.peer == peer:
-                del self._waiting[at]
-                return each
-        return None
+        """Return what says that a process is lost, if that is known; `take` then passes over it."""
+        known, due = self._gone.get(peer), self._due.get(peer, (0, 0))[0]
+        if known is None or known.incarnation < due:
+            return None
+        self._down.add(peer)
+        waiting = (each for each in self._waiting if isinstance(each, Lost) and each.peer == peer)
+        return next((each for each in waiting if each.incarnation >= due), known)
 
     def take_replaced(self, peer: Peer, incarnation: int) -> Replaced | None:
         """Return what says that a replacement has started, if it is there; its predecessor's messages are dropped.
 
         One that was lost, too, before it could tell this process is made up for.
         """
-        found = None
+        found = Replaced(peer, incarnation)
+        known = self._gone.get(peer)
         for at, each in enumerate(self._waiting):
             if isinstance(each, Replaced) and (each.peer, each.incarnation) == (peer, incarnation):
                 del self._waiting[at]
                 found = each
                 break
         else:
-            if any(self._is_after(each, peer, incarnation) for each in self._waiting):
-                found = Replaced(peer, incarnation)
-        if found is not None:
-            self._due[peer] = incarnation, 0
+            if known is None or known.incarnation < incarnation:
+                return None
+        self._begin_with(found)
         return found
 
-    def _is_after(self, each: _Numbered | Lost | Replaced, peer: Peer, incarnation: int) -> bool:
-        """Return whether something says that the process of this number was lost."""
-        if isinstance(each, Lost):
-            return self._decides and each.peer == peer
-        return isinstance(each, Replaced) and each.peer == peer and each.incarnation > incarnation
+    def _begin_with(self, replaced: Replaced) -> None:
+        """Expect the messages of a replacement."""
+        self._due[replaced.peer] = replaced.incarnation, 0
+        self._down.discard(replaced.peer)
 
     def forget(self, peer: Peer) -> None:
         """Drop what says that a replacement of a process has started."""

@@ -167,7 +167,7 @@ class StandbyDriver(PrimaryDriver):
         if joins is not None:
             self._queue.clear()
         self._own_standby = Envelopes(standby_of(role.peer), role.run_id)
-        self._post = Post(decides=role.peer == SERVER_0)
+        self._post = Post()
         self._entries: deque[str] = deque()
         self._entry = self._said = 0
         self._copies: dict[int, CopyOfMessage] = {}

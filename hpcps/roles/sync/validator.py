@@ -104,7 +104,7 @@ class SyncValidator(TrainingRole):
 
     def take_place(self, part: TakePart) -> None:
         """Begin in the place of a lost validator: with the batches of the round, and without what that one kept."""
-        trainer, train = self._trainer, self._run.train
+        trainer = self._trainer
         self._training.take_place(part.incarnation)
         if not part.round:
             return  # the servers have no model yet
@@ -113,8 +113,7 @@ class SyncValidator(TrainingRole):
         self._presents = self._training.is_coordinator
         if self._presents and self.steps_before_model:
             trainer.train(self.steps_before_model)
-        done = self._training.steps_before(part.round)
-        trainer.go_to((done, *divmod(done, trainer.steps_per_epoch // train.passes_per_epoch)))
+        trainer.go_to_step(self._training.steps_before(part.round))
         self._training.resume(part.round, part.evaluated)
         self._collector.begin(part.round, ())
 

@@ -299,7 +299,8 @@ class PsliteProcessGroup(ProcessGroup):
         informed = self._decides_on(peer) or (self._seats.stands_by and self._is_server_of(peer))
         if isinstance(change, NodeDeath):
             if not is_copy:
-                self._transport.lose(Lost(peer, change.why, change.since), tell=informed)
+                lost = Lost(peer, change.why, change.since, incarnation=change.node.incarnation)
+                self._transport.lose(lost, tell=informed)
             return
         if not is_copy:
             self._transport.replace(peer, change.incarnation, tell=informed)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Lost, Replaced
+from hpcps.protocol.received import REPLACED, Lost, Replaced
 from hpcps.protocol.roster import STANDBY, standby_of
 from hpcps.transport.pslite.membership import NodeDeath
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo
@@ -114,7 +114,7 @@ class Seats:
         elif isinstance(change, NodeDeath):
             self._lose(node.id, server, change.why, change.since)
         else:
-            self._lose(node.id, server, "another process has replaced it", time.monotonic())
+            self._lose(node.id, server, REPLACED, time.monotonic())
             self._transport.add_standby(server, node.id, change.incarnation)
             if server == self._own:
                 self._newcomer = 0

@@ -13,7 +13,7 @@ import numpy as np
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.envelope import Delivered, Envelope, MalformedMessageError
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.received import Lost, Malformed, Replaced
+from hpcps.protocol.received import REPLACED, Lost, Malformed, Replaced
 from hpcps.protocol.roster import standby_of
 from hpcps.transport.base import MessageTransport, Traffic
 from hpcps.transport.pslite.incoming import Frame
@@ -235,7 +235,7 @@ class PsliteTransport(MessageTransport):
         If this process is a replacement itself, the other one may have sent some to its predecessor, as `accept` notes.
         """
         if peer not in self._gone and tell:  # its predecessor was replaced as soon as it was dead
-            self.tell(Lost(peer, "another process has replaced it", time.monotonic()))
+            self.tell(Lost(peer, REPLACED, time.monotonic(), incarnation=incarnation - 1))
         self._gone.discard(peer)
         id_ = self._ids[peer]
         self._early.pop(id_, None)
