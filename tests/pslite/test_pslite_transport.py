@@ -346,6 +346,27 @@ def test_a_server_begins_with_a_standby_that_another_replacement_found_when_it_j
         each.abandon()
 
 
+def test_a_replacement_gets_what_a_new_server_sends_before_it_has_heard_of_it(company):
+    """A validator may have heard of it earlier, and count on it; what is for its predecessor is dropped."""
+    everyone, group = company(**WITH_STANDBY)
+    group.all(lambda rank: everyone[rank].begin())
+    standby = everyone[1].transport
+    everyone[2].abandon()
+    until_told(standby, ("Lost", S, 0))
+    everyone[0].abandon()
+    until_told(standby, ("Lost", A, 0))
+    standby.take_over()
+    standby.send(A, Envelope(S, "run", Credit(round=0, partitions=1)))
+    worker = group.join(0, incarnation=1)
+    until_told(standby, ("Replaced", A, 1))
+    standby.send(A, Envelope(S, "run", Credit(round=1, partitions=1)))
+    standby.forget(A)
+    standby.send(A, Envelope(S, "run", Credit(round=2, partitions=1)))
+    rounds = [next_arrival(worker.transport).envelope.message.round for _ in range(2)]
+    assert rounds == [1, 2]
+    worker.abandon()
+
+
 @pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
