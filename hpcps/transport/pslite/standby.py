@@ -35,9 +35,8 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
         incarnation: int,
     ) -> None:  # fmt: skip
         super().__init__(node, ids, check, incarnation)
-        self._server, self.stands_by = server, stands_by
-        if stands_by:
-            self._nodes[server] = self._nodes[server][:1]
+        self._server, self._both = server, self._nodes[server]
+        self.sit(stands_by=stands_by)
         self._leads = False
         self._kept: dict[Peer, deque[KeptMessage]] = {}
         self._counts: Counter[Peer] = Counter()
@@ -51,6 +50,11 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
         # before are for processes that are lost.
         self._outdated: dict[Peer, int] = {}
         self._lacking: Peer | None = None
+
+    def sit(self, *, stands_by: bool) -> None:
+        """Be the standby, or the server; a message of the standby to the server is not for itself."""
+        self.stands_by = stands_by
+        self._nodes[self._server] = self._both[:1] if stands_by else self._both
 
     def begin(
         self, sent: Mapping[Peer, int], kept: Mapping[Peer, Sequence[KeptMessage]], known: Mapping[Peer, int]
