@@ -101,7 +101,10 @@ class StandbyTransport(MessageTransport):
 
     @abstractmethod
     def forget(self, to: Peer) -> None:
-        """Forget what was kept for a receiver that is lost: what is kept from now on is for its replacement."""
+        """Forget what was kept for a receiver that is lost: the server has heard of its replacement.
+
+        What has been kept since the transport knows the replacement is for it.
+        """
 
     @abstractmethod
     def take_over(self) -> None:

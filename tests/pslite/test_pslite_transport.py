@@ -36,7 +36,8 @@ WITH_STANDBY = {"lost": frozenset({0, 1, 2}), "world": [A, standby_of(S), *WORLD
 class Company:
     """The process groups of all processes of a launch, each with a thread of its own."""
 
-    def __init__(self, lost=frozenset(), world=WORLD, **options):
+    def __init__(self, lost=frozenset(), world=WORLD, before=0, **options):
+        """All join; `before` replacements of the server have been lost before."""
         cluster = Cluster(1, 2, **options)
         self.pool = ThreadPoolExecutor(len(world))
 
@@ -47,7 +48,7 @@ class Company:
             process = replace(process, incarnation=incarnation, **(may_be_lost if lost else {}))
             return PsliteProcessGroup(settings, process, lambda me: None)
 
-        self.join, self.everyone = join, self.all(join)
+        self.join, self.everyone = join, self.all(lambda rank: join(rank, before * (world[rank] == S)))
 
     def all(self, job):
         """Have all do something at once; return what they return, by rank."""
@@ -346,6 +347,75 @@ def test_a_server_begins_with_a_standby_that_another_replacement_found_when_it_j
         each.abandon()
 
 
+def test_a_replacement_gets_what_a_new_server_sends_before_it_has_heard_of_it(company):
+    """A validator may have heard of it earlier, and count on it; what is for its predecessor is dropped."""
+    everyone, group = company(**WITH_STANDBY)
+    group.all(lambda rank: everyone[rank].begin())
+    standby = everyone[1].transport
+    everyone[2].abandon()
+    until_told(standby, ("Lost", S, 0))
+    everyone[0].abandon()
+    until_told(standby, ("Lost", A, 0))
+    standby.take_over()
+    standby.send(A, Envelope(S, "run", Credit(round=0, partitions=1)))
+    worker = group.join(0, incarnation=1)
+    until_told(standby, ("Replaced", A, 1))
+    standby.send(A, Envelope(S, "run", Credit(round=1, partitions=1)))
+    standby.forget(A)
+    standby.send(A, Envelope(S, "run", Credit(round=2, partitions=1)))
+    rounds = [next_arrival(worker.transport).envelope.message.round for _ in range(2)]
+    assert rounds == [1, 2]
+    worker.abandon()
+
+
+def test_a_server_that_was_replaced_before_the_others_joined_is_told_of_its_standby(company):
+    everyone, group = company(**WITH_STANDBY, before=2)
+    group.all(lambda rank: everyone[rank].begin())
+    assert everyone[2].incarnation == 0
+    everyone[1].abandon()
+    until_told(everyone[2].transport, ("Lost", standby_of(S), 0))
+
+
+def test_a_standby_whose_server_is_lost_while_it_joins_is_told(company):
+    """It cannot take the place, and says so; else all would wait for it."""
+    everyone, group = company(**WITH_STANDBY)
+    group.all(lambda rank: everyone[rank].begin())
+    server, scheduler = everyone[2].transport, everyone[3]
+    add, held = scheduler._add, []
+    scheduler._add = lambda node, sent: held.append((node, sent))
+    everyone[1].abandon()
+    until_told(server, ("Lost", standby_of(S), 0))
+    joining = group.pool.submit(group.join, 1, 1)
+    within(30, lambda: held, "the question of the new standby")
+    everyone[2].abandon()
+    within(30, lambda: everyone[0].transport.acting(S) == id_of(NodeRole.WORKER, 1), "the news of the loss")
+    scheduler._add = add
+    scheduler._node.post(lambda: add(*held[0]))
+    standby = joining.result(30)
+    until_told(standby.transport, ("Lost", S, 0))
+    standby.abandon()
+
+
+def test_a_server_does_not_begin_with_a_standby_that_is_lost_before_all_send_to_it(company):
+    """The last one to say that it does says so after the loss."""
+    everyone, group = company(**WITH_STANDBY)
+    group.all(lambda rank: everyone[rank].begin())
+    server, seats = everyone[2].transport, everyone[2]._seats
+    note, held = seats.note_doubled, []
+    seats.note_doubled = lambda sender, body: held.append((sender, body)) or True
+    everyone[1].abandon()
+    until_told(server, ("Lost", standby_of(S), 0))
+    standby = group.join(1, incarnation=1)
+    within(30, lambda: held and seats._newcomer, "the readiness of the standby")
+    standby.abandon()
+    until_told(server, ("Lost", standby_of(S), 0))
+    everyone[2]._node.post(lambda: note(*held[0]))
+    seats.note_doubled = note
+    second = group.join(1, incarnation=2)
+    assert until_told(server, ("Replaced", standby_of(S), 2))[:-1] == []
+    second.abandon()
+
+
 @pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
@@ -392,6 +462,19 @@ def test_texts_do_not_wait_for_a_lost_process_but_for_its_replacement():
     assert texts.unneeded() == []
     assert texts.lose(2) == []
     assert texts.join(11, joins) == ("", Everyone(OVER, ())), "the others have finished the run"
+
+
+def test_a_new_standby_is_needed_until_its_own_server_has_finished():
+    """The server may just have begun to wait for it, though server 0 has finished."""
+    texts = Texts("launch", (1, 8, 11, 10, 13), (8, 11), [(1, 2), (3, 4)])
+    texts.begin()
+    assert texts.lose(4) == []
+    assert texts.join(13, Text(JOINS, 4, "launch", "")) == ("", Everyone(0, ()))
+    for rank, id_ in enumerate((1, 8, 11)):
+        texts.add(id_, Text(0, rank, "launch", ""))
+    assert texts.unneeded() == []
+    texts.add(10, Text(0, 3, "launch", ""))
+    assert texts.unneeded() == [4]
 
 
 @pytest.mark.thorough

@@ -91,7 +91,10 @@ class PsliteProcessGroup(ProcessGroup):
         self._ids = ids_of(process.world)
         ids = dict(zip(process.world, self._ids, strict=True))
         last = [ids[peer] for peer in (SERVER_0, standby_of(SERVER_0)) if peer in ids]
-        self._texts = Texts(process.launch, self._ids, last) if settings.role == NodeRole.SCHEDULER else None
+        ranks = {peer: rank for rank, peer in enumerate(process.world)}
+        servers = [peer for peer in ranks if peer.role == "server" and standby_of(peer) in ranks]
+        pairs = [(ranks[server], ranks[standby_of(server)]) for server in servers]
+        self._texts = Texts(process.launch, self._ids, last, pairs) if settings.role == NodeRole.SCHEDULER else None
         self._joining: list[Text] = []
         # Greetings of replacements of which the scheduler has not told yet.
         self._early: list[tuple[int, int, int]] = []
@@ -144,7 +147,7 @@ class PsliteProcessGroup(ProcessGroup):
                 self.incarnation = self._transport.incarnation = 0
                 self._seats.begin(acts=me.role == "server")
                 if isinstance(self._transport, PsliteStandby):
-                    self._transport.stands_by = me.role == STANDBY
+                    self._transport.sit(stands_by=me.role == STANDBY)
                 self._exchange("")
         except BaseException:
             self._node.abandon()

@@ -98,6 +98,9 @@ class Seats:
             for server in doubled - {self._own}:
                 for standby in seats[server][1:]:
                     self._tell_doubled(server, standby, self._transport.incarnation_of(standby))
+            if self._own is not None and seats[self._own][0] == self._node.id:
+                why = "it was lost before another process could join"
+                self._transport.tell(Lost(self._own, why, time.monotonic()))
 
     def observe(self, change: NodeDeath | NodeInfo, peer: Peer) -> None:
         """Go on after a process was lost, or another one has replaced it, whichever role it has."""
@@ -152,6 +155,7 @@ class Seats:
         transport, mine = self._transport, server == self._own
         if transport.acting(server) != node:
             if transport.lose_standby(server, node) and mine:
+                self._newcomer = 0
                 transport.tell(Lost(standby_of(server), why, since))
         elif mine and isinstance(transport, PsliteStandby):
             self._acts = True

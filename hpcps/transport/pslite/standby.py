@@ -35,9 +35,8 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
         incarnation: int,
     ) -> None:  # fmt: skip
         super().__init__(node, ids, check, incarnation)
-        self._server, self.stands_by = server, stands_by
-        if stands_by:
-            self._nodes[server] = self._nodes[server][:1]
+        self._server, self._both = server, self._nodes[server]
+        self.sit(stands_by=stands_by)
         self._leads = False
         self._kept: dict[Peer, deque[KeptMessage]] = {}
         self._counts: Counter[Peer] = Counter()
@@ -47,15 +46,23 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
         self._taken: Counter[int] = Counter()
         self._switched: dict[int, int] = {}
         self._too_early: dict[int, tuple[int, bytes]] = {}
-        # The roles whose kept messages are for a process that is lost.
-        self._outdated: set[Peer] = set()
+        # The roles of whose new processes the server has not heard, and the number of the first message since: those
+        # before are for processes that are lost.
+        self._outdated: dict[Peer, int] = {}
         self._lacking: Peer | None = None
+
+    def sit(self, *, stands_by: bool) -> None:
+        """Be the standby, or the server; a message of the standby to the server is not for itself."""
+        self.stands_by = stands_by
+        self._nodes[self._server] = self._both[:1] if stands_by else self._both
 
     def begin(
         self, sent: Mapping[Peer, int], kept: Mapping[Peer, Sequence[KeptMessage]], known: Mapping[Peer, int]
     ) -> None:
         with self._lock:
-            self._outdated -= {peer for peer, number in known.items() if number == self._incarnations[self._ids[peer]]}
+            for peer, number in known.items():
+                if number == self._incarnations[self._ids[peer]]:
+                    self._outdated.pop(peer, None)
             self._counts.update(sent)
             self._kept = {to: deque(messages) for to, messages in kept.items()}
             self._first.update({to: kept[to][0][0] if kept.get(to) else count for to, count in sent.items()})
@@ -74,9 +81,12 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
 
     def forget(self, to: Peer) -> None:
         with self._lock:
-            self._kept.pop(to, None)
+            # Another role may have known the new process earlier, and have the server send to it.
+            first, kept = self._outdated.pop(to, 0), self._kept.get(to, deque())
+            while kept and kept[0][0] < first:
+                kept.popleft()
             self._first.pop(to, None)
-            self._outdated.discard(to)
+            self._flush(to)
 
     def take_over(self) -> None:
         with self._lock:
@@ -101,7 +111,7 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
 
     def replace(self, peer: Peer, incarnation: int, *, tell: bool) -> None:
         with self._lock:
-            self._outdated.add(peer)
+            self._outdated[peer] = self._counts[peer]
         super().replace(peer, incarnation, tell=tell)
         self._welcome(self._ids[peer])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -48,10 +48,14 @@ class Texts:
         launch: the fingerprint of the launch.
         ids: the node id of each rank.
         last: the node ids of server 0 and its standby: a run is over when one of them has finished.
+        pairs: the ranks of each server and its standby.
     """
 
-    def __init__(self, launch: str, ids: Sequence[int], last: Collection[int]) -> None:
+    def __init__(
+        self, launch: str, ids: Sequence[int], last: Collection[int], pairs: Iterable[tuple[int, int]] = ()
+    ) -> None:
         self._launch, self._ids, self._last = launch, tuple(ids), frozenset(last)
+        self._other = {rank: other for pair in pairs for rank, other in (pair, pair[::-1])}
         self._lock = Lock()
         self._present = set(range(len(ids)))
         self._late: set[int] = set()
@@ -97,9 +101,14 @@ class Texts:
             return "", Everyone(self._next, ())
 
     def unneeded(self) -> list[int]:
-        """Return the ranks of replacements that have joined, and that others wait for at the end of the run."""
+        """Return the ranks of replacements that have joined, and that others wait for at the end of the run.
+
+        A server that has not finished may just have begun to wait for its new standby.
+        """
         with self._lock:
-            return sorted(self._late) if self._ends() else []
+            finished = self._turns.get(self._next, {})
+            late = [rank for rank in sorted(self._late) if self._other.get(rank) in (None, *finished)]
+            return late if self._ends() else []
 
     def _ends(self) -> bool:
         """Return whether server 0 has finished the run: until then it may need a replacement.

@@ -176,7 +176,8 @@ class PsliteTransport(MessageTransport):
             self._nodes[server], self._nodes[standby_of(server)] = nodes, nodes[1:]
             for standby in nodes[1:]:
                 self._peers[standby] = standby_of(server)
-            self._tell_count(nodes[0], SWITCHED, NEW)
+            if nodes[0] != self._node.id:
+                self._tell_count(nodes[0], SWITCHED, NEW)
 
     def add_standby(self, server: Peer, node: int, incarnation: int) -> None:
         """Send messages to a server to a new standby, too, in the receiving thread."""
