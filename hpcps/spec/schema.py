@@ -252,8 +252,17 @@ class Checkpoint(Config):
             rounds: the finished rounds, or entries of the log, when it was last asked, and now.
             epochs: the finished epochs then, and now.
         """
-        counts = ((self.rounds, rounds), (self.every, epochs))
-        return any(step and after // step > before // step for step, (before, after) in counts)
+        return _passed(self.rounds, rounds) or self.due_by_epoch(epochs)
+
+    def due_by_epoch(self, epochs: tuple[int, int]) -> bool:
+        """Return whether `every` makes a checkpoint due."""
+        return _passed(self.every, epochs)
+
+
+def _passed(step: int, counts: tuple[int, int]) -> bool:
+    """Return whether a multiple of `step` lies between two counts."""
+    before, after = counts
+    return bool(step) and after // step > before // step
 
 
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

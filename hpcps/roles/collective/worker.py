@@ -237,7 +237,7 @@ class CollectiveWorker(Worker):
         if self._checkpoint.open is not None or after >= schedule.rounds:
             return Flag.NONE
         epochs = schedule.ended(self.round), schedule.ended(after)
-        due = self._run.checkpoint.due((self.round, after), epochs)
+        due = self._checkpoint.is_due(self._run.checkpoint, (self.round, after), epochs)
         return self._checkpoint.begin(after) if due or self._checkpoint.wanted else Flag.NONE
 
     def _end_when_done(self) -> Iterator[Effect]:

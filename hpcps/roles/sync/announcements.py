@@ -65,7 +65,7 @@ class Announcements:
             flags = Flag.EVERYONE
         if checkpoint is not None and checkpoint.open is None and not schedule.over(next_round):
             epochs = schedule.ended(next_round - 1), schedule.ended(next_round)
-            checkpoint.due |= self._run.checkpoint.due((round, round + 1), epochs)
+            checkpoint.due |= checkpoint.is_due(self._run.checkpoint, (round, round + 1), epochs)
             if epochs[0] < epochs[1] and checkpoint.end_epoch():
                 flags |= Flag.EVERYONE if self._run.has_quorum else Flag.NONE
             if checkpoint.due or checkpoint.wanted:
