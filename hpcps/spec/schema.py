@@ -229,7 +229,8 @@ class Checkpoint(Config):
         ge=0,
         le=MOST,
         description="Rounds between further checkpoints, if an epoch is too much to lose; asynchronous: entries of the "
-        "log; 0: none.",
+        "log; 0: none. If all processes of a run are on one host, these checkpoints are in its memory, and one a "
+        "minute is on disk.",
     )
     keep: PositiveInt = Field(2, le=MOST, description="Number of checkpoints to keep; a finished run keeps none.")
     margin: float = Field(

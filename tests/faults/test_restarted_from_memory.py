@@ -14,7 +14,7 @@ from running_processes import within
 
 from hpcps.records.memory import RunMemory
 
-pytestmark = pytest.mark.usefixtures("starts_processes")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("starts_processes")]
 
 SOME = ("--set", "checkpoint.every=0", "--set", "checkpoint.rounds=4", "--set", "train.epochs=40")
 """Rounds enough for some checkpoints before and after a kill."""
@@ -59,7 +59,6 @@ def model(results: Path) -> np.ndarray:
     return np.concatenate([np.load(path) for path in sorted((run / "final").iterdir())])
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["mpi", "pslite"])
 def test_a_killed_process_costs_the_rounds_since_the_last_one_in_memory(
     kind: str, start: Callable[..., Play], experiment: Path, tmp_path: Path
@@ -113,7 +112,6 @@ def test_hpcps_run_is_killed_and_the_next_one_goes_on(
     assert np.array_equal(model(play.results), model(other))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["mpi", "pslite"])
 def test_a_run_that_fails_leaves_its_newest_one_on_disk(kind: str, start: Callable[..., Play]) -> None:
     play = start(*TWO, *SOME, *OVER[kind])
@@ -126,7 +124,7 @@ def test_a_run_that_fails_leaves_its_newest_one_on_disk(kind: str, start: Callab
     assert not play.run.checkpoints.in_memory(newest)
 
 
-@pytest.mark.parametrize("kind", ["inproc", pytest.param("mpi", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", ["inproc", "mpi"])
 def test_a_run_that_stops_leaves_its_checkpoint_on_disk(kind: str, start: Callable[..., Play]) -> None:
     play = start(*SOME, *OVER[kind])
     position = until_in_memory(play)
@@ -138,7 +136,6 @@ def test_a_run_that_stops_leaves_its_checkpoint_on_disk(kind: str, start: Callab
     assert not play.run.checkpoints.in_memory(newest)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["inproc", "pslite"])
 def test_a_full_dev_shm_ends_no_run(kind: str, experiment: Path, tmp_path: Path) -> None:
     # The file fills it while the run begins.

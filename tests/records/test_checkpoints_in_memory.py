@@ -146,12 +146,12 @@ def test_what_does_not_fit_is_on_disk(checkpoints, shm):
 def test_half_of_the_space_stays_free(checkpoints, shm, monkeypatch):
     write(checkpoints, 1)
     space = os.statvfs(shm)
-    for free, there in ((0.49, 0), (0.6, 2)):
+    for position, free, there in ((2, 0.49, 0), (3, 0.6, 2)):
         blocks = [*space[:2], 1_000_000, 1_000_000, int(1_000_000 * free), *space[5:10]]
         monkeypatch.setattr(os, "statvfs", lambda path, blocks=blocks: os.statvfs_result(blocks))
-        write(checkpoints, 2)
+        write(checkpoints, position)
         assert len(files(shm)) == there
-        assert usable(checkpoints) == [2, 1]
+        assert usable(checkpoints) == [position, position - 1]
 
 
 @pytest.mark.parametrize(("file", "left"), [("worker-0.npz", ["server-0.npz"]), ("manifest.json", [])])

@@ -25,7 +25,7 @@ from hpcps.launch.stop import stops_of
 from hpcps.spec.point import Point
 
 _SHARE_OF_MEMORY = 1 / 8
-"""The part of the memory of this machine, or of its control group, that the checkpoints of a run may take."""
+"""The part of the memory of this machine, or of its control group, that the checkpoints of the runs may take."""
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,10 @@ class SweepRun:
         if plan is not None and (plan.spares or not all(same_host(rank.host, here) for rank in plan.world)):
             self._leave_memory(batch.points)
             return
+        most = memory_limit() * _SHARE_OF_MEMORY / len(self._shares)
         for point in batch.points:
             if point.run.checkpoint.rounds:
-                batch.directory(point).checkpoints.use_memory(memory_limit() * _SHARE_OF_MEMORY)
+                batch.directory(point).checkpoints.use_memory(most)
 
     def _leave_memory(self, points: Sequence[Point]) -> None:
         """Move the checkpoints that runs have in memory to the disk, and leave nothing there."""
