@@ -15,7 +15,6 @@ from hpcps.numerics.state import State
 from hpcps.records import checkpoint, memory
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import Prefix, write_whole
-from hpcps.records.memory import RunMemory
 from hpcps.records.run_directory import RunDirectory
 
 PROCESSES = frozenset({"server-0", "worker-0"})
@@ -105,7 +104,7 @@ def test_the_last_one_on_disk_is_kept_whatever_comes_after_it(checkpoints, shm):
 
 
 @pytest.mark.parametrize("gone", ["reboot", "link", "owner", "mode"])
-def test_without_the_memory_the_last_one_on_disk_counts(gone, checkpoints, shm, monkeypatch):
+def test_without_the_memory_the_last_one_on_disk_counts(gone, checkpoints, shm):
     for position in (1, 2, 3):
         write(checkpoints, position)
     (own,) = shm.iterdir()
@@ -118,9 +117,9 @@ def test_without_the_memory_the_last_one_on_disk_counts(gone, checkpoints, shm, 
             link.unlink()
             link.symlink_to(target)
     elif gone == "owner":
-        uid = os.getuid() + 1
-        monkeypatch.setattr(os, "getuid", lambda: uid)
-        own.rename(RunMemory(checkpoints.path.parent).folder)  # somebody else has made it for this user
+        if os.geteuid():
+            pytest.skip("only root can give a folder to another user")
+        os.chown(own, 54_321, -1)
     else:
         own.chmod(0o777)
     assert usable(checkpoints) == [1]
@@ -174,8 +173,8 @@ def test_parts_that_are_removed_before_the_last_one_is_written(checkpoints, shm)
     checksums = {name: checkpoints.write(2, name, part(2)) for name in PROCESSES}
     shutil.rmtree(next(shm.iterdir()))
     checkpoints.seal(2, "0123456789", checksums, 2, lasting=False)
-    assert 2 not in usable(checkpoints)
-    assert 1 in usable(checkpoints)
+    assert usable(checkpoints) == [1]
+    assert [path.name for path in checkpoints.path.iterdir()] == ["000000001"]
     write(checkpoints, 3)
     assert usable(checkpoints)[0] == 3
 
