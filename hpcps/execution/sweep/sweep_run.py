@@ -20,12 +20,19 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.gpu_mpi import DeviceTrials
 from hpcps.launch.limits import Cores, memory_limit
 from hpcps.launch.local_rank import same_host
+from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import Site, launch_kind, prepare
 from hpcps.launch.stop import stops_of
 from hpcps.spec.point import Point
 
 _SHARE_OF_MEMORY = 1 / 8
 """The part of the memory of this machine, or of its control group, that the checkpoints of the runs may take."""
+
+
+def stays_here(plan: Plan) -> bool:
+    """Return whether all processes of a launch are on this host, and so are those that may replace them."""
+    here = socket.gethostname()
+    return not plan.spares and all(same_host(rank.host, here) for rank in plan.world)
 
 
 @dataclass(frozen=True)
@@ -240,8 +247,7 @@ class SweepRun:
 
     def _use_memory(self, batch: Batch) -> None:
         """Have runs that write checkpoints within epochs do so in memory, if all processes are on this host."""
-        plan, here = batch.launch.job.plan if batch.launch else None, socket.gethostname()
-        if plan is not None and (plan.spares or not all(same_host(rank.host, here) for rank in plan.world)):
+        if batch.launch and not stays_here(batch.launch.job.plan):
             self._leave_memory(batch.points)
             return
         most = memory_limit() * _SHARE_OF_MEMORY / len(self._shares)
