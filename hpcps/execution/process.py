@@ -273,6 +273,8 @@ def _execute_run(context: ProcessContext, services: _Services) -> _End:
     try:
         if group.leads:
             _prepare(context, group)
+            if not services.resizes:  # nobody would move checkpoints from memory to the disk at the end
+                context.directory.checkpoints.leave_memory()
         if buffers.refusal:
             raise RunError(buffers.refusal)
         if context.active:
@@ -303,7 +305,8 @@ def _execute_run(context: ProcessContext, services: _Services) -> _End:
     if position >= 0 and not collective_check(group, restore_role(role, part)):
         return "failed"
     if position >= 0 and group.leads:
-        print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}", flush=True)
+        where = ", which is in memory" if context.directory.checkpoints.in_memory(position) else ""
+        print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}{where}", flush=True)
     if group.leads:
         context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - elapsed

@@ -220,8 +220,9 @@ def take_over_residual(role: Role, directory: RunDirectory, run: Run) -> None:
     if not isinstance(role, Replacement) or role.peer.role != "worker" or run.survive.residual == "zero":
         return
     search, tried = Resume(directory, run, ()), set[int]()
-    # Again and again, because a checkpoint may be removed, after a newer one is complete.
-    while left := [position for position in directory.checkpoints.positions() if position not in tried]:
+    # Again and again, because a checkpoint may be removed, after a newer one is complete. A further one that is kept on
+    # disk does not count, because results would depend on when it was written.
+    while left := [p for p in directory.checkpoints.positions()[: run.checkpoint.keep] if p not in tried]:
         tried.add(left[0])
         with suppress(HpcpsError):
             if (part := search.own_part(left[0], role.peer)) is not None:

@@ -366,9 +366,9 @@ class RoleDriver:
                 if self._account.order is not None:
                     self._write("snapshot", {"moment": position})
                 self._write_part(position, state)
-            case Seal(position, checksums):
+            case Seal(position):
                 self.phase = "checkpoint"
-                self._seal_checkpoint(position, checksums)
+                self._seal_checkpoint(effect)
                 self._write("checkpoint", {"moment": position})
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
@@ -380,12 +380,13 @@ class RoleDriver:
 
     def _write_part(self, position: int, state: State) -> None:
         """Write this process's part of a checkpoint."""
-        part = self._record.part(state)
-        checksum = self._directory.checkpoints.write(position, str(self._role.peer), part)
+        part, record = self._record.part(state), self._record
+        checksum = self._directory.checkpoints.write(position, str(self._role.peer), part, record.sync)
         self._queue.append(Snapped(position, checksum))
 
-    def _seal_checkpoint(self, position: int, checksums: dict[str, str]) -> None:
-        self._directory.checkpoints.seal(position, self._record.run_id, checksums, self._keep)
+    def _seal_checkpoint(self, seal: Seal) -> None:
+        run_id, keep = self._record.run_id, self._keep
+        self._directory.checkpoints.seal(seal.position, run_id, seal.checksums, keep, lasting=seal.lasting)
 
     def _compute(self, task: str, work: Callable[[], Any]) -> Computed:
         # numpy warns when float32 overflows; divergence is a valid result of a run, and the record shows it.

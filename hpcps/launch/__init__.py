@@ -28,7 +28,7 @@
 - `doctor/`: the diagnosis of this machine, and the comparison of hosts
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `processes`: the processes of this machine
-- `limits`: the cores, NUMA nodes and the open files that a process may use
+- `limits`: the cores, NUMA nodes, the memory and the open files that a process may use
 - `dev_shm`: the space of `/dev/shm`, and what MPI needs of it
 - `gpu_mpi`: MPI that sends device memory: UCX from PyPI, and a trial of two ranks
 - `cuda`: CUDA's driver, without a framework

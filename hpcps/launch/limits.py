@@ -1,10 +1,11 @@
-"""What a process may use of this machine: cores, NUMA nodes, and open files."""
+"""What a process may use of this machine: cores, NUMA nodes, memory, and open files."""
 
 from __future__ import annotations
 
 import os
 import resource
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,21 +58,41 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/se
         own: the file that names the groups of this process.
     """
     limits = []
+    for place in _groups("cpu", root, own):
+        # The files of version 2, `quota period`, and of version 1.
+        words = _text(place / "cpu.max").split()
+        words = words or [*_text(place / "cpu.cfs_quota_us").split(), *_text(place / "cpu.cfs_period_us").split()]
+        with suppress(ValueError):
+            quota, period = map(int, words)
+            limits += [quota / period] if quota > 0 and period > 0 else []
+    return min(limits, default=None)
+
+
+def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """Return the memory that the processes of this launch may use, in bytes: that of the machine or a control group.
+
+    Args:
+        root: where the control groups are mounted, of version 1 or 2.
+        own: the file that names the groups of this process.
+    """
+    limits = [float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")]
+    for place in _groups("memory", root, own):
+        for name in ("memory.max", "memory.limit_in_bytes"):  # of version 2, and of version 1
+            with suppress(ValueError):
+                limits.append(float(int(_text(place / name))))
+    return min(limits)
+
+
+def _groups(controller: str, root: Path, own: Path) -> Iterator[Path]:
+    """Yield the folders that may describe the control groups of this process for a controller, such as `cpu`."""
     for line in _text(own).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        bases = [root / controllers, root / "cpu", root] if controllers else [root, root / "unified"]
+        bases = [root / controllers, root / controller, root] if controllers else [root, root / "unified"]
         group = Path(path.lstrip("/"))
         # In a container, the path is that of the host, and only the root is mounted.
-        for place in {base / part for base in bases for part in (group, *group.parents)}:
-            # The files of version 2, `quota period`, and of version 1.
-            words = _text(place / "cpu.max").split()
-            words = words or [*_text(place / "cpu.cfs_quota_us").split(), *_text(place / "cpu.cfs_period_us").split()]
-            with suppress(ValueError):
-                quota, period = map(int, words)
-                limits += [quota / period] if quota > 0 and period > 0 else []
-    return min(limits, default=None)
+        yield from {base / part for base in bases for part in (group, *group.parents)}
 
 
 def _text(path: Path) -> str:

@@ -103,6 +103,7 @@ def _execute_point(
         reporter.resume(directory_of(point, results))
     state = "stopped"
     try:
+        directory_of(point, results).checkpoints.leave_memory()  # what a killed `hpcps run` has left there
         with stops_of(on_stop) as stops:
             while True:
                 point = as_requested(point, results, bar.note)

@@ -3,6 +3,7 @@
 - `run_directory`: the folder of one run
 - `writer`: one process's record of one run
 - `checkpoint`: the checkpoints of a run
+- `memory`: the folder of a run in `/dev/shm` for checkpoints
 - `failure`: the processes of a run that failed
 - `provenance`: the provenance of a run: code, packages, machine
 - `files`: writes files atomically, and says why it cannot; reads JSON lines that may be incomplete

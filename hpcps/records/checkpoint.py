@@ -7,7 +7,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,14 +20,20 @@ import numpy as np
 from hpcps.errors import InputError, RunError, message_of
 from hpcps.inputs import MiB, parse_json, read_bytes, read_json, whole_number
 from hpcps.numerics.state import State
-from hpcps.records.files import RECORDS, Prefix, prefix_of, read_lines, record_file, sync_folder, write_whole
+from hpcps.records.files import RECORDS, Prefix, prefix_of, read_lines, record_file, sync_file, sync_folder, write_whole
+from hpcps.records.memory import RunMemory
 
 FORMAT = 1
 """Version of the files; other versions are rejected."""
 
 _FACTS = "facts"
 _MANIFEST = "manifest.json"
+_LINK = "memory"
+"""The link in the folder of a checkpoint to its files in memory."""
 _LAST = 10**18
+
+SECONDS_ON_DISK = 60.0
+"""After so many seconds without a checkpoint on disk, the next one is written there, whatever it was made for."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,24 @@ class Checkpoints:
     A part is a `.npz` file: numbers and text, no pickle. A folder without a manifest is not a checkpoint: the manifest
     is written last, and has the checksum of every part. A part has the number and the checksum of the lines that the
     record of its process had; the manifest has those of the records of processes without a part.
+
+    While the run has memory (see `RunMemory`), parts are written there; those that find no room are on disk. The
+    process that seals the checkpoint copies it to the disk if it is to last. Only the host where the memory is can read
+    the others; for all others, and after a restart of the machine, they are folders without a manifest.
     """
 
     path: Path
 
-    def write(self, position: int, process: str, part: CheckpointPart) -> str:
+    def write(
+        self, position: int, process: str, part: CheckpointPart, sync_record: Callable[[], None] = lambda: None
+    ) -> str:
         """Write the part of a process, such as `worker-3`; return its SHA-256.
+
+        Args:
+            position: that of the checkpoint.
+            process: the process.
+            part: its part.
+            sync_record: waits until its record is on disk; called if the checkpoint is not in memory.
 
         Raises:
             RunError: it cannot be written.
@@ -69,20 +88,51 @@ class Checkpoints:
         content = io.BytesIO()
         arrays: dict[str, Any] = {_FACTS: text, **part.state.arrays}
         np.savez(content, **arrays)
-        path = self._folder(position) / f"{process}.npz"
+        folder, name, bytes_ = self._folder(position), f"{process}.npz", content.getbuffer()
         try:
             self.path.mkdir(exist_ok=True)
-            path.parent.mkdir(exist_ok=True)
-            write_whole(path, content.getbuffer())
+            folder.mkdir(exist_ok=True)
+            self._memory.link(folder / _LINK)
+            if not self.in_memory(position):
+                sync_record()
+            if self._write_in_memory(position, name, bytes_):
+                (folder / name).unlink(missing_ok=True)  # the process before this one may have found no room
+            else:
+                write_whole(folder / name, bytes_)
         except FileNotFoundError as error:
             raise self._gone() from error
         except OSError as error:
-            what = f"cannot write the checkpoint {path}: {error.strerror}; free disk space and run again"
+            what = f"cannot write the checkpoint {folder / name}: {error.strerror}; free disk space and run again"
             raise RunError(what) from error
-        return hashlib.sha256(content.getbuffer()).hexdigest()
+        return hashlib.sha256(bytes_).hexdigest()
 
-    def seal(self, position: int, run_id: str, checksums: Mapping[str, str], keep: int) -> None:
-        """Write the manifest, which completes the checkpoint; remove all but the last `keep` checkpoints.
+    def in_memory(self, position: int) -> bool:
+        """Return whether a checkpoint is in memory, and not on disk."""
+        return self._target(position) is not None and not self._is_on_disk(position)
+
+    def _write_in_memory(self, position: int, name: str, content: memoryview) -> bool:
+        """Write a file in memory, if the checkpoint is there and has room; return whether it is written."""
+        folder = self._target(position)
+        if folder is None or self._is_on_disk(position) or not self._memory.has_room(len(content)):
+            return False
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            write_whole(folder / name, content)
+        except OSError:  # it is full, or somebody has removed it
+            return False
+        return True
+
+    def seal(
+        self, position: int, run_id: str, checksums: Mapping[str, str], keep: int, *, lasting: bool = True
+    ) -> None:
+        """Write the manifest, which completes the checkpoint; remove all but the last `keep`, and the last on disk.
+
+        Args:
+            position: that of the checkpoint.
+            run_id: the run.
+            checksums: the checksum of every part.
+            keep: the number of checkpoints to keep.
+            lasting: whether it must survive a power failure. Else it may stay in memory, if it is there.
 
         Raises:
             RunError: it cannot be written.
@@ -90,26 +140,113 @@ class Checkpoints:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = {"format": FORMAT, "run_id": run_id, "moment": position, "written": now, "parts": dict(checksums)}
         others = [file for file in self.path.parent.glob(RECORDS) if file.stem not in checksums]
+        memory = self._target(position)
         try:
             manifest["records"] = {file.stem: asdict(prefix_of(file)) for file in others}
-            sync_folder(self._folder(position))
-            write_whole(self._folder(position) / _MANIFEST, json.dumps(manifest, indent=1))
+            text = json.dumps(manifest, indent=1)
+            linked = (self._folder(position) / _LINK).is_symlink()
+            if linked and not all(self._file(position, f"{process}.npz").exists() for process in checksums):
+                self._remove(position)  # somebody has emptied the memory: the checkpoint before this one counts
+                return
+            if memory is None:
+                self._write_manifest(position, text)
+            elif (
+                lasting
+                or self._is_time_for_disk()
+                or not self._write_in_memory(position, _MANIFEST, memoryview(text.encode()))
+            ):
+                self._copy_to_disk(position, checksums, text)
         except FileNotFoundError as error:
             raise self._gone() from error
         except OSError as error:
             raise RunError(f"cannot complete a checkpoint in {self.path}: {error.strerror}; free disk space") from error
-        sync_folder(self._folder(position))
-        sync_folder(self.path)
         kept = self.positions()[:keep]
         if not kept:  # the folder was deleted after the manifest was written
             raise self._gone()
+        on_disk = next(filter(self._is_on_disk, self.positions()), None)
         for other in self._folders():
-            if other < kept[-1]:
+            if other < kept[-1] and other != on_disk:
                 self._remove(other)
+
+    def _write_manifest(self, position: int, text: str) -> None:
+        """Complete a checkpoint on disk."""
+        sync_folder(self._folder(position))
+        write_whole(self._folder(position) / _MANIFEST, text)
+        sync_folder(self._folder(position))
+        sync_folder(self.path)
+
+    def _copy_to_disk(self, position: int, processes: Iterable[str], manifest: str) -> None:
+        """Copy a checkpoint from memory to the disk, with the lines of records that it counts, and complete it there.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        folder, memory = self._folder(position), self._target(position)
+        assert memory is not None, "the checkpoint is in memory"
+        records = [file for name in processes if (file := record_file(self.path.parent, name)).exists()]
+        for file in records:
+            sync_file(file)
+        for parent in {file.parent for file in records}:
+            sync_folder(parent)
+        for file in memory.glob("*.npz"):
+            write_whole(folder / file.name, file.read_bytes())
+        self._write_manifest(position, manifest)
+        self._forget_memory(position)
+
+    def _forget_memory(self, position: int) -> None:
+        """Remove what a checkpoint has in memory."""
+        memory = self._target(position)
+        with suppress(OSError):
+            os.unlink(self._folder(position) / _LINK)
+        if memory is not None:
+            shutil.rmtree(memory, ignore_errors=True)
+
+    def _is_time_for_disk(self) -> bool:
+        """Return whether the last checkpoint on disk is `SECONDS_ON_DISK` old, or there is none."""
+        last = next(filter(self._is_on_disk, self.positions()), None)
+        with suppress(KeyError, TypeError, ValueError):
+            if last is not None:
+                # By the clock of this machine, which that of the file system may not follow.
+                age = time.time() - datetime.fromisoformat(self._manifest(last)["written"]).timestamp()
+                return not 0.0 <= age < SECONDS_ON_DISK
+        return True
+
+    def use_memory(self, most: float) -> None:
+        """Have the processes of the next attempts write checkpoints into the memory of this host until `leave_memory`.
+
+        Args:
+            most: the bytes that they may use.
+        """
+        self._memory.open(most)
+
+    def leave_memory(self) -> None:
+        """Copy the newest checkpoint to the disk if it is in memory only, and remove all that the run has in memory.
+
+        No process of the run may be there.
+
+        Raises:
+            RunError: it cannot be copied; then the memory stays as it is.
+        """
+        if not self._memory.is_open:
+            return
+        newest = next(iter(self.positions()), None)
+        if newest is not None and self.in_memory(newest):
+            try:
+                text = self._file(newest, _MANIFEST).read_text()
+                self._copy_to_disk(newest, json.loads(text)["parts"], text)
+            except OSError as error:
+                reason = f"{error.strerror}; free disk space and run again"
+                raise RunError(
+                    f"cannot copy the checkpoint at {newest} from /dev/shm to {self.path}: {reason}"
+                ) from error
+        for position in self._folders():
+            if self.in_memory(position):
+                self._remove(position)
+        self._memory.close()
 
     def positions(self) -> list[int]:
         """Return the positions of all complete checkpoints, the newest first."""
-        return sorted((m for m in self._folders() if (self._folder(m) / _MANIFEST).is_file()), reverse=True)
+        return sorted((m for m in self._folders() if self._file(m, _MANIFEST).is_file()), reverse=True)
 
     @property
     def under_way(self) -> bool:
@@ -165,7 +302,7 @@ class Checkpoints:
 
     def _content(self, position: int, process: str) -> bytes:
         try:
-            return read_bytes(self._folder(position) / f"{process}.npz")
+            return read_bytes(self._file(position, f"{process}.npz"))
         except InputError as error:
             raise self._rejected(position, f"{process}.npz cannot be read: {error.reason}") from error
 
@@ -237,10 +374,12 @@ class Checkpoints:
         for other in self._folders():
             if other > position:
                 self._remove(other)
+        self._memory.keep_only([memory for other in self._folders() if (memory := self._target(other))])
 
     def clear(self) -> None:
         """Remove all checkpoints: the run is done or starts again."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self._memory.keep_only(())
 
     def _folders(self) -> list[int]:
         names: list[str] = []
@@ -253,9 +392,27 @@ class Checkpoints:
     def _folder(self, position: int) -> Path:
         return self.path / f"{position:09}"
 
+    @property
+    def _memory(self) -> RunMemory:
+        return RunMemory(self.path.parent)
+
+    def _target(self, position: int) -> Path | None:
+        """Return the folder of a checkpoint in memory, which may not be there; None if it is on disk only."""
+        return self._memory.resolve(self._folder(position) / _LINK)
+
+    def _is_on_disk(self, position: int) -> bool:
+        return (self._folder(position) / _MANIFEST).is_file()
+
+    def _file(self, position: int, name: str) -> Path:
+        """Return the path of a file of a checkpoint: on disk, or in memory if it is not there."""
+        on_disk = self._folder(position) / name
+        if not on_disk.exists() and (memory := self._target(position)) is not None:
+            return memory / name
+        return on_disk
+
     def _manifest(self, position: int) -> dict[str, Any]:
         with suppress(InputError):
-            manifest = read_json(self._folder(position) / _MANIFEST, 16 * MiB)
+            manifest = read_json(self._file(position, _MANIFEST), 16 * MiB)
             if isinstance(manifest, dict) and isinstance(manifest.get("parts"), dict):
                 return manifest
         return {}
@@ -264,6 +421,7 @@ class Checkpoints:
         """Remove a checkpoint, starting with its manifest, so that a partly removed one is not a checkpoint."""
         with suppress(OSError):
             os.unlink(self._folder(position) / _MANIFEST)
+        self._forget_memory(position)
         shutil.rmtree(self._folder(position), ignore_errors=True)
 
     def _gone(self) -> RunError:

@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, *content: str | bytes | memoryview) -> None:
-    """Write a file from parts, atomically."""
+    """Write a file from parts, atomically, so that it survives a power failure."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         for part in content:
             file.write(part.encode() if isinstance(part, str) else part)
@@ -216,14 +216,23 @@ def prefix_of(path: Path, most: int = sys.maxsize) -> Prefix:
     return Prefix(lines, hashlib.sha256(content[:end]).hexdigest())
 
 
+def sync_file(path: Path) -> None:
+    """Have the content of a file, which any process has written, survive a power failure.
+
+    Raises:
+        OSError: it cannot be opened or written.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(path: Path) -> None:
     """Have the names of the files in a folder survive a power failure, where the file system can do so."""
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(path)
 
 
 def whole_lines_end(path: Path) -> int:

@@ -79,11 +79,7 @@ class RecordLines(ABC):
 
     @abstractmethod
     def part(self, state: State) -> CheckpointPart:
-        """Return this process's part of a checkpoint: a role's state, and the lines of the record, which are on disk.
-
-        Raises:
-            RunError: they cannot be written to the disk.
-        """
+        """Return this process's part of a checkpoint: a role's state, and the lines of the record so far."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -175,7 +171,6 @@ class RecordWriter(RecordLines):
         return self._lines
 
     def part(self, state: State) -> CheckpointPart:
-        self.sync()
         return CheckpointPart(state, Prefix(self._lines, self._sha256.hexdigest()), self._clock() - self._started)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from hpcps.protocol.messages import Flag, NoMoreModels, PartWritten, Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped, StopRequested
-from hpcps.spec.schema import Run
+from hpcps.spec.schema import Checkpoint, Run
 
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
@@ -46,6 +46,8 @@ class CheckpointParts:
         self.open: int | None = None
         self.due = self.wanted = self.wanted_at_epoch = self.at_epoch = False
         self.suspending = False
+        # Whether the checkpoint under way, and the next one, must survive a power failure.
+        self._lasting = self._lasts_next = False
 
     def stop(self, request: StopRequested) -> None:
         """Note that the run is to stop."""
@@ -53,6 +55,11 @@ class CheckpointParts:
             self.wanted_at_epoch = True
         else:
             self.wanted = True
+
+    def is_due(self, settings: Checkpoint, rounds: tuple[int, int], epochs: tuple[int, int]) -> bool:
+        """Return whether a checkpoint is due, as `Checkpoint.due` does, and note why: it counts for the next one."""
+        self._lasts_next |= settings.due_by_epoch(epochs)
+        return settings.due(rounds, epochs)
 
     def end_epoch(self) -> bool:
         """Note that an epoch ends; return whether the run stops here."""
@@ -65,6 +72,7 @@ class CheckpointParts:
         self.open, self._checksums, self.due = position, {}, False
         self._expected = set(self._everyone.difference(absent))
         self.suspending = self.wanted
+        self._lasting, self._lasts_next = self._lasts_next or self.suspending, False
         return CHECKPOINT_FLAGS if self.suspending else Flag.SNAPSHOT
 
     def missing(self) -> tuple[Peer, ...]:
@@ -94,7 +102,8 @@ class CheckpointParts:
 
     def _seal_when_complete(self) -> Iterator[Effect]:
         if self.open is not None and self._checksums.keys() == self._expected:
-            yield Seal(self.open, dict(sorted((str(peer), sum) for peer, sum in self._checksums.items())))
+            checksums = dict(sorted((str(peer), sum) for peer, sum in self._checksums.items()))
+            yield Seal(self.open, checksums, self._lasting)
             self.open = None
             if self.suspending:
                 yield from self._last

@@ -248,10 +248,12 @@ class Seal:
     Attributes:
         position: see `Snapped`.
         checksums: the checksum of every process's part, by the process's name.
+        lasting: whether it must survive a power failure; else it was made for `checkpoint.rounds` alone.
     """
 
     position: int
     checksums: dict[str, str]
+    lasting: bool = True
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,9 @@ class SingleProcess:
         self.round = state.facts["round"]
         self._seen = [Progress(**progress) for progress in state.facts["seen"]]
 
-    def _go_on(self, *, checkpoint: bool) -> Iterator[Effect]:
-        """Train on; write a checkpoint first if one is due or the run is to stop."""
-        if checkpoint or self._checkpoint.wanted:
+    def _go_on(self, rounds: tuple[int, int], epochs: tuple[int, int]) -> Iterator[Effect]:
+        """Train on; write a checkpoint first if the finished rounds or epochs make one due, or the run is to stop."""
+        if self._checkpoint.is_due(self._run.checkpoint, rounds, epochs) or self._checkpoint.wanted:
             self._checkpoint.begin(self._trainer.steps_done)
             yield Snapshot(self._trainer.steps_done, self.state())
         else:
@@ -127,14 +127,13 @@ class SingleProcess:
             measure = partial(evaluate_with_trainer, self._trainer, job, reestimate=again)
             yield Compute("evaluate", lambda: (job, measure()))
         else:
-            yield from self._go_on(checkpoint=self._run.checkpoint.due((before, self.round), (0, 0)))
+            yield from self._go_on((before, self.round), (0, 0))
 
     def _evaluated(self) -> Iterator[Effect]:
         done = self._trainer.steps_done
         if done < self._last:
             epoch, ended = done // self._epoch, done % self._run.train.steps_per_round == 0
-            due = self._run.checkpoint.due((self.round - ended, self.round), (epoch - 1, epoch))
-            yield from self._go_on(checkpoint=due)
+            yield from self._go_on((self.round - ended, self.round), (epoch - 1, epoch))
             return
         yield Save(f"final/{self.peer}", self._model())
         yield Finish()

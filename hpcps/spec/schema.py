@@ -229,7 +229,8 @@ class Checkpoint(Config):
         ge=0,
         le=MOST,
         description="Rounds between further checkpoints, if an epoch is too much to lose; asynchronous: entries of the "
-        "log; 0: none.",
+        "log; 0: none. If all processes of a run are on one host, these checkpoints are in its memory, and one a "
+        "minute is on disk.",
     )
     keep: PositiveInt = Field(2, le=MOST, description="Number of checkpoints to keep; a finished run keeps none.")
     margin: float = Field(
@@ -252,8 +253,17 @@ class Checkpoint(Config):
             rounds: the finished rounds, or entries of the log, when it was last asked, and now.
             epochs: the finished epochs then, and now.
         """
-        counts = ((self.rounds, rounds), (self.every, epochs))
-        return any(step and after // step > before // step for step, (before, after) in counts)
+        return _passed(self.rounds, rounds) or self.due_by_epoch(epochs)
+
+    def due_by_epoch(self, epochs: tuple[int, int]) -> bool:
+        """Return whether `every` makes a checkpoint due."""
+        return _passed(self.every, epochs)
+
+
+def _passed(step: int, counts: tuple[int, int]) -> bool:
+    """Return whether a multiple of `step` lies between two counts."""
+    before, after = counts
+    return bool(step) and after // step > before // step
 
 
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

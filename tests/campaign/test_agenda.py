@@ -1,5 +1,6 @@
 """What is tried again, what is given up and what comes next, whatever happens to launches."""
 
+import socket
 from collections import Counter
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.batch import Ending
 from hpcps.execution.sweep.slots import crowding, divide
-from hpcps.execution.sweep.sweep_run import PointQueue
+from hpcps.execution.sweep.sweep_run import PointQueue, stays_here
+from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.spec.point import Point
 from hpcps.spec.schema import Run
 
@@ -123,3 +125,20 @@ def test_it_is_said_where_processes_share_cores_that_they_would_not_share_alone(
     )
     inproc = point(0, workers=16, transport={"kind": "inproc"}).run
     assert crowding(divide((0, 1), 2, [inproc]), [inproc]) == ""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "spares", "stays"),
+    [
+        (("localhost", socket.gethostname()), (), True),
+        (("localhost", "n7.invalid"), (), False),
+        (("localhost",) * 2, ("n8",), False),
+    ],
+)
+def test_checkpoints_are_in_memory_only_if_all_processes_are_here(
+    hosts: tuple[str, ...], spares: tuple[str, ...], stays: bool
+) -> None:
+    world = tuple(Rank(rank, "worker", rank, host) for rank, host in enumerate(hosts))
+    survive = {"workers": bool(spares), "spares": spares}
+    plan = Plan(world, (PlannedRun("0123456789", "", "run", {"run": {"survive": survive}}),))
+    assert stays_here(plan) == stays

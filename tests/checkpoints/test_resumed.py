@@ -261,30 +261,38 @@ def test_a_checkpoint_counts_the_lines_of_each_record(loss, process, evaluated, 
     assert cut.loc[cut["event"] == "evaluation", "epoch"].tolist() == list(range(1, 7))
 
 
-def test_records_are_on_disk_before_what_counts_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize("memory", [False, True], ids=["on-disk", "copied-from-memory"])
+def test_records_are_on_disk_before_what_counts_them(memory, tmp_path, monkeypatch):
     """A power failure can otherwise leave a checkpoint, or DONE, that counts lines which are lost."""
-    on_disk, parts, real, write, seal = {}, [], os.fsync, Checkpoints.write, Checkpoints.seal
+    on_disk, parts, sealed, real, write = {}, {}, set(), os.fsync, Checkpoints.write
 
     def fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         real(descriptor)
-        path = Path(f"/proc/self/fd/{descriptor}").resolve()
         on_disk[path] = path.read_bytes().count(b"\n") if path.suffix == ".jsonl" else 0
+        if path.name.startswith(".manifest.json") and path.is_relative_to(tmp_path):
+            assert {tmp_path / "records", path.parent} <= on_disk.keys()
+            for process, lines in parts[path.parent.name].items():
+                assert 0 < lines <= on_disk[tmp_path / f"records/{process}.jsonl"]
+                assert any(file.name.startswith(f".{process}.npz") and file.parent == path.parent for file in on_disk)
+            sealed.add(path.parent)
 
-    def written(self, position, process, part):
-        assert 0 < part.record.lines <= on_disk[tmp_path / f"records/{process}.jsonl"]
-        assert tmp_path / "records" in on_disk
-        parts.append(process)
-        return write(self, position, process, part)
-
-    def sealed(self, position, *args):
-        seal(self, position, *args)
-        assert {self.path, self.path / f"{position:09}"} <= on_disk.keys()
+    def written(self, position, process, part, *rest):
+        parts.setdefault(f"{position:09}", {})[process] = part.record.lines
+        return write(self, position, process, part, *rest)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Checkpoints, "write", written)
-    monkeypatch.setattr(Checkpoints, "seal", sealed)
-    assert play(CASES["average"], tmp_path)
-    assert len(set(parts)) == 5
+    checkpoints = RunDirectory(tmp_path).checkpoints
+    if memory:
+        checkpoints.use_memory(1e9)
+    try:
+        assert play(CASES["average"], tmp_path)
+        assert {len(each) for each in parts.values()} == {5}
+        assert {folder.name for folder in sealed} == parts.keys()
+        assert {checkpoints.path, *sealed} <= on_disk.keys()
+    finally:
+        checkpoints.leave_memory()
     for record in RunDirectory(tmp_path).records:
         assert on_disk[record] == record.read_bytes().count(b"\n"), "DONE has its checksum"
 

@@ -1,11 +1,13 @@
 """The limits of control groups, and the hosts of batch jobs."""
 
+import os
+
 import pytest
 
 from hpcps.errors import LaunchError
 from hpcps.launch.batch import allocation, with_gpus
 from hpcps.launch.hostfile import Host
-from hpcps.launch.limits import cgroup_quota
+from hpcps.launch.limits import cgroup_quota, memory_limit
 
 
 def tree(folder, files):
@@ -33,6 +35,22 @@ def tree(folder, files):
 def test_the_limit_of_control_groups(own, files, quota, tmp_path):
     tree(tmp_path, {**files, "self": own})
     assert cgroup_quota(tmp_path, tmp_path / "self") == quota
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        ("0::/job/step", {"job/step/memory.max": "max", "job/memory.max": "1048576", "memory.max": "2097152"}, 2**20),
+        ("7:memory:/job", {"memory/job/memory.limit_in_bytes": "4096", "memory/memory.limit_in_bytes": "8192"}, 4096),
+        ("4:cpu:/job", {"cpu/job/memory.max": "5"}, None),
+        ("0::/", {"memory.max": "9223372036854771712"}, None),  # no limit, of version 1
+        ("nonsense", {"memory.max": "a b"}, None),
+    ],
+)
+def test_the_limit_of_memory(own, files, limit, tmp_path):
+    tree(tmp_path, {**files, "self": own})
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert memory_limit(tmp_path, tmp_path / "self") == (limit or here)
 
 
 def test_a_job_of_pbs(tmp_path):

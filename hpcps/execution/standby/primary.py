@@ -281,8 +281,8 @@ class PrimaryDriver(RoleDriver):
             case Snapshot(position, state):
                 self._write("snapshot", {"moment": position})
                 self._release_file(partial(self._write_part, position, copied(state)))
-            case Seal(position, checksums):
-                self._release_file(partial(self._seal_checkpoint, position, checksums))
+            case Seal(position):
+                self._release_file(partial(self._seal_checkpoint, effect))
                 self._write("checkpoint", {"moment": position})
             case Save() | SaveEvaluation() | Finish():
                 self._release_file(partial(self._carry_out, effect, began))

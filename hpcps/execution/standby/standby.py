@@ -389,7 +389,7 @@ class StandbyDriver(PrimaryDriver):
             self._record.write("took_over", pid=os.getpid(), cause=lost.cause)
         checkpoints = self._directory.checkpoints
         if self._seal is not None and self._seal.position not in checkpoints.positions():
-            self._seal_checkpoint(self._seal.position, self._seal.checksums)
+            self._seal_checkpoint(self._seal)
         self.waiting_for, self.limited = self._deadline.waiting_for, self._deadline.limited
         for effect in self._last:
             if isinstance(effect, Finish) and ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections import Counter
@@ -10,15 +11,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from hpcps.errors import RunError
 from hpcps.execution.sweep.batch import Batch, Ending, execute
+from hpcps.execution.sweep.claims import directory_of
 from hpcps.execution.sweep.resizing import as_requested
 from hpcps.execution.sweep.slots import Slots
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.gpu_mpi import DeviceTrials
-from hpcps.launch.limits import Cores
+from hpcps.launch.limits import Cores, memory_limit
+from hpcps.launch.local_rank import same_host
+from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import Site, launch_kind, prepare
 from hpcps.launch.stop import stops_of
 from hpcps.spec.point import Point
+
+_SHARE_OF_MEMORY = 1 / 8
+"""The part of the memory of this machine, or of its control group, that the checkpoints of the runs may take."""
+
+
+def stays_here(plan: Plan) -> bool:
+    """Return whether all processes of a launch are on this host, and so are those that may replace them."""
+    here = socket.gethostname()
+    return not plan.spares and all(same_host(rank.host, here) for rank in plan.world)
 
 
 @dataclass(frozen=True)
@@ -143,6 +157,7 @@ class SweepRun:
             trace: whether every process writes a trace.
         """
         self._queue = PointQueue(points, retry)
+        self._points = tuple(points)
         self._count = len(points)
         self._display = display
         self._results = results
@@ -164,7 +179,10 @@ class SweepRun:
         Raises:
             LaunchError: a launch cannot start.
         """
-        status = self._one_by_one() if len(self._shares) == 1 else self._side_by_side()
+        try:
+            status = self._one_by_one() if len(self._shares) == 1 else self._side_by_side()
+        finally:
+            self._leave_memory(self._points)
         failed = self._queue.failed
         if self._count > 1 and failed:
             self._display.say(f"hpcps: {len(failed)} of {self._count} runs failed:\n{self._queue.report()}")
@@ -214,6 +232,7 @@ class SweepRun:
         points = self._queue.take(len(self._shares))
         batch = Batch(points, self._results, sys.argv, until=self._until, trace=self._trace)
         if points[0].run.transport.in_process:
+            self._use_memory(batch)
             return batch
         assert self._site is not None
         self._launches += 1
@@ -222,7 +241,27 @@ class SweepRun:
         found = self._trials.device_memory([point.run for point in points], launch, self._site.launcher)
         launch = replace(launch, job=replace(launch.job, plan=replace(launch.job.plan, device_memory=found)))
         launch.write()
-        return replace(batch, launch=launch)
+        batch = replace(batch, launch=launch)
+        self._use_memory(batch)
+        return batch
+
+    def _use_memory(self, batch: Batch) -> None:
+        """Have runs that write checkpoints within epochs do so in memory, if all processes are on this host."""
+        if batch.launch and not stays_here(batch.launch.job.plan):
+            self._leave_memory(batch.points)
+            return
+        most = memory_limit() * _SHARE_OF_MEMORY / len(self._shares)
+        for point in batch.points:
+            if point.run.checkpoint.rounds:
+                batch.directory(point).checkpoints.use_memory(most)
+
+    def _leave_memory(self, points: Sequence[Point]) -> None:
+        """Move the checkpoints that runs have in memory to the disk, and leave nothing there."""
+        for point in points:
+            try:
+                directory_of(point, self._results).checkpoints.leave_memory()
+            except RunError as error:
+                self._display.say(f"hpcps: run {point.run_id} ({point.label}): {error}")
 
     def _resized(self, point: Point) -> Point:
         """Return a point with its present number of workers, which a request may have changed."""
@@ -239,3 +278,4 @@ class SweepRun:
         said = self._queue.end_batch(batch.points, ending, lambda point: not batch.directory(point).pending)
         if said:
             self._display.say(f"hpcps: {said}")
+        self._leave_memory([point for point in batch.points if point not in self._queue.left])

@@ -411,7 +411,8 @@ class AsyncServer(MessagingRole):
             yield Send(server, place.message(entry))
         yield from self._execute(entry, place, shard)
         if self._stages.stage is Stage.SERVING:
-            due = self._run.checkpoint.due((place.index - 1, place.index), (before, place.epoch))
+            entries, epochs = (place.index - 1, place.index), (before, place.epoch)
+            due = self._checkpoint.is_due(self._run.checkpoint, entries, epochs)
             due |= before < place.epoch and self._checkpoint.end_epoch()
             yield from self._checkpoint_when_due(due=due)
 

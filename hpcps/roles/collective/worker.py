@@ -234,10 +234,12 @@ class CollectiveWorker(Worker):
     def _announce(self) -> Flag:
         """Return what the checkpoint coordinator says of checkpoints in this round."""
         schedule, after = self._model.schedule, self.round + 1
-        if self._checkpoint.open is not None or after >= schedule.rounds:
+        if after >= schedule.rounds:
             return Flag.NONE
         epochs = schedule.ended(self.round), schedule.ended(after)
-        due = self._run.checkpoint.due((self.round, after), epochs)
+        due = self._checkpoint.is_due(self._run.checkpoint, (self.round, after), epochs)
+        if self._checkpoint.open is not None:
+            return Flag.NONE
         return self._checkpoint.begin(after) if due or self._checkpoint.wanted else Flag.NONE
 
     def _end_when_done(self) -> Iterator[Effect]:

@@ -63,13 +63,15 @@ class Announcements:
         measured_next = self._statistics and schedule.epochs_before(round + 1)
         if self._run.has_quorum and (schedule.over(round + 1) or measured_next):
             flags = Flag.EVERYONE
-        if checkpoint is not None and checkpoint.open is None and not schedule.over(next_round):
+        if checkpoint is not None and not schedule.over(next_round):
             epochs = schedule.ended(next_round - 1), schedule.ended(next_round)
-            checkpoint.due |= self._run.checkpoint.due((round, round + 1), epochs)
-            if epochs[0] < epochs[1] and checkpoint.end_epoch():
-                flags |= Flag.EVERYONE if self._run.has_quorum else Flag.NONE
-            if checkpoint.due or checkpoint.wanted:
-                flags |= checkpoint.begin(round + 1, absent)
+            due = checkpoint.is_due(self._run.checkpoint, (round, round + 1), epochs)
+            if checkpoint.open is None:
+                checkpoint.due |= due
+                if epochs[0] < epochs[1] and checkpoint.end_epoch():
+                    flags |= Flag.EVERYONE if self._run.has_quorum else Flag.NONE
+                if checkpoint.due or checkpoint.wanted:
+                    flags |= checkpoint.begin(round + 1, absent)
         if schedule.over(round):
             flags |= Flag.LAST
         if self._statistics and schedule.epochs_before(round):
