@@ -103,7 +103,7 @@ class Lines:
         known, of_line = 1, {}
         for number, line in zip(self.numbers, self.lines, strict=True):
             if line.get("event") == "start":
-                known = len(line.get("members", "1"))
+                known = len(line.get("members", [None]))
             of_line[number] = known
         counts = ((number, of_line[number], line.get("step")) for number, line in self._valid()[0])
         after = ((number, of, isinstance(each, int) and each > step) for number, of, each in counts)

@@ -220,6 +220,19 @@ def test_a_worker_that_is_lost_with_its_validator_is_admitted_by_the_other_one(t
     assert_consistent(run, tmp_path / "both")
 
 
+def test_a_worker_that_was_replaced_before_goes_on_when_its_validator_returns(tmp_path):
+    """Its validator's replacement hears of the worker's number, and gets what it sends again, before the first model."""
+    slow = {"local": {"latency": 0.05}, "remote": {"latency": 0.05}}
+    lost = (
+        {"process": "worker-1", "at": [0.35], "repair": 0.05},
+        {"process": "validator-1", "at": [1.05], "repair": 1.0},
+    )
+    run_here(run_of(*lost, servers=2, simulation=slow, train={"epochs": 3}), tmp_path)
+    applied = lines(tmp_path, "server-0", "applied")
+    last = max(number for number, line in enumerate(applied) if "validators" in line)
+    assert {line["reader"] for line in applied[last + 1 :]} >= {f"worker-{w}" for w in range(4)}
+
+
 @pytest.mark.parametrize("noticed", [0.0, 0.2])
 def test_an_update_enters_the_model_only_if_all_servers_have_it(noticed, tmp_path):
     """Sending takes 0.1 s, so the validator fails after it has sent an update to server 0, and before server 1."""

@@ -117,10 +117,11 @@ def as_requested(
         if here is None:
             checked(present, present.members)
         elif wanted != here.workers:
-            point = _resized(point, here, wanted, try_placement)
+            resized = _resized(point, here, wanted, try_placement)
             for worker in range(wanted, here.workers):
                 _record_leaving(directory, present, Peer("worker", worker), here.position)
-            directory.write_members(described(point.members))
+            directory.write_members(described(resized.members))
+            point = resized
             say(
                 f"hpcps: run {point.run_id} ({point.label}) goes on with {wanted} workers instead of {here.workers} "
                 f"after epoch {here.epoch}"

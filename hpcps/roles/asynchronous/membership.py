@@ -32,8 +32,10 @@ class AsyncMembership:
         """Begin with all processes."""
         self._roster = roster = Roster.of(run)
         self._survives_validators = run.survive.validators
+        # On server 0: those that are there.
         self.validators = tuple(range(roster.validators))
-        # Of each worker: the validator that serves it, if one does, the number of that process, and since which entry.
+        # On server 0, of each worker: the validator that serves it, if one does, the number of that process, and since
+        # which entry.
         self._service: dict[Peer, tuple[Peer | None, int, int]] = {}
         if roster.validators:
             self._service = {worker: (self._validator_of(worker), 0, 0) for worker in roster.all_workers()}

@@ -115,7 +115,7 @@ class AsyncServer(MessagingRole):
             if peer in self._log.submitters and self._roster.validators:
                 self._log.drop(peer)
             yield from (record_loss(event),) if decides else ()
-            if self._stages.stage is Stage.SERVING and peer.role == "validator":
+            if self.peer == SERVER_0 and self._stages.stage is Stage.SERVING and peer.role == "validator":
                 yield from self._serve_without(peer, shard)
             if self._stages.stage is Stage.SERVING:
                 yield SetDeadline(self._waiting_for)

@@ -82,7 +82,7 @@ class AsyncValidator(TrainingRole):
         self._positions = Positions()
         # What became of workers before the first model: until then the servers take no entries.
         self._early: list[Lost | Replaced | ServeWorkers] | None = []
-        # The numbers of the replacements that have got a model; of this one's own as the coordinator, see `take_place`.
+        # The numbers of the workers' replacements that have got a model.
         self._begun: dict[Peer, int] = {}
         self._presents = False
         self._left = 0
@@ -216,7 +216,12 @@ class AsyncValidator(TrainingRole):
 
     def _note(self, event: Lost | Replaced | ServeWorkers) -> Iterator[Effect]:
         """Go on with other workers, without a lost one, or with its replacement, once there is a model."""
+        if isinstance(event, Replaced) and event.incarnation > self._incarnations.get(event.peer, 0):
+            self._held.pop(event.peer, None)  # those were its predecessor's
+            self._incarnations[event.peer] = event.incarnation
         if self._early is not None:
+            if isinstance(event, ServeWorkers):
+                self._positions.learn(event.positions)  # a checkpoint may come before the model
             self._early.append(event)
         elif isinstance(event, ServeWorkers):
             yield from self._serve(event)
@@ -236,8 +241,6 @@ class AsyncValidator(TrainingRole):
                 yield from self._handle_next()
             return
         self._lost.discard(peer)
-        self._incarnations[peer] = event.incarnation
-        self._held.pop(peer, None)
         yield from self._admit(event)
 
     def _admit(self, replaced: Replaced) -> Iterator[Effect]:
