@@ -221,7 +221,7 @@ def test_a_worker_that_is_lost_with_its_validator_is_admitted_by_the_other_one(t
 
 
 def test_a_worker_that_was_replaced_before_goes_on_when_its_validator_returns(tmp_path):
-    """Its validator's replacement hears of the worker's number, and gets what it sends again, before the first model."""
+    """The validator's replacement hears of the worker's, and gets what that sends again, before the first model."""
     slow = {"local": {"latency": 0.05}, "remote": {"latency": 0.05}}
     lost = (
         {"process": "worker-1", "at": [0.35], "repair": 0.05},
