@@ -271,6 +271,8 @@ class KnownNodes:
             self._timestamp = random.randrange(1 << 20, 1 << 29)
         for node in nodes:
             if node.id in self.nodes:
+                if node.id in self._probes:  # of the address of its predecessor
+                    self._probes.pop(node.id)[0].close()
                 self.deaths.replaced(node.id)
                 self.sender.replaced(node.id)
                 self.sockets.incoming.replaced(node.id)
