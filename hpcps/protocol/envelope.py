@@ -134,11 +134,14 @@ class Delivered(NamedTuple):
         envelope: the envelope.
         skipped: how many messages of its sender went to predecessors of this process, if it is the first that this
             process, a replacement, gets of it; else None.
+        incarnation: the number of the sender's process, 0 or that of a replacement; None if the transport does not
+            know it, or the sender is a server, whose processes count as one.
     """
 
     source: Peer
     envelope: Envelope
     skipped: int | None = None
+    incarnation: int | None = None
 
     def opened(self, run: str, time: float = 0.0, arrived: float = 0.0) -> Received | Malformed:
         """Return its message; one with a wrong sender or of another run counts as malformed.
@@ -148,7 +151,7 @@ class Delivered(NamedTuple):
             time: see `Received`.
             arrived: see `Received`.
         """
-        source, envelope, _ = self
+        source, envelope, *_ = self
         if envelope.sender != source:
             return Malformed(source, f"it came from {source} but says it is {envelope.sender}'s", arrived)
         if envelope.run != run:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from executed import lines
 from installed import BACKEND
 from running_processes import free_port
 
@@ -291,20 +292,25 @@ class ThreadedRun:
             and all(driver._acts or driver._joins is None for driver in drivers)
         )
 
-    def victims(self, reckless):
-        """Return the processes that may be killed now, by role."""
+    def victims(self, roles):
+        """Return the processes of these roles that may be killed now, by role: none of a server without a standby."""
         found = {}
         for peer, life in self.lives.items():
             if peer == SCHEDULER or life.doomed or life.result:
                 continue
             server = Peer("server", peer.index)
-            if peer.role in ("server", STANDBY) and not reckless and not self.whole(server):
+            if peer.role not in roles or (peer.role in ("server", STANDBY) and not self.whole(server)):
                 continue
             found.setdefault(peer.role, []).append(peer)
         return found
 
-    def execute(self, kills=6, reckless=0.0, longest=60.0):
+    def execute(self, kills, roles=("worker", "validator", "server", STANDBY), longest=60.0):
         """Execute the run, kill processes and replace them; return how it ended: `done`, or what ended it.
+
+        Args:
+            kills: how many processes are killed at least, unless the run ends before.
+            roles: the roles of those that are killed.
+            longest: the seconds after which it hangs.
 
         Raises:
             AssertionError: it hangs, or a process has failed.
@@ -321,30 +327,32 @@ class ThreadedRun:
                 time.sleep(0.005)
                 now = time.monotonic()
                 results = {peer: life.result for peer, life in self.lives.items()}
+                if results[SCHEDULER] == "done":  # the starter ends replacements that come when the others have left
+                    results = {
+                        peer: result for peer, result in results.items()
+                        if not self.lives[peer].incarnation and result != "killed"
+                    }  # fmt: skip
+                if all(result == "done" for result in results.values()):
+                    return "done"
                 failed = [each for each in results.values() if isinstance(each, Exception)]
                 if failed:
                     text = "; ".join(map(str, failed))
                     if any(end in text for end in ENDS):
                         return next(end for end in ENDS if end in text)
                     raise AssertionError(self.story()) from failed[0]
-                if all(result == "done" for result in results.values()):
-                    return "done"
                 assert now - self.began < longest, self.story()
                 for peer, result in results.items():
                     if result in ("killed", "declared lost") and peer not in replacing:
                         replacing[peer] = now + chance.choice([0.0, chance.uniform(0.0, 0.2)])
                 for peer, at in list(replacing.items()):
-                    if results[SCHEDULER] == "done":  # all have finished
-                        self.lives[peer].result = "done"
-                        del replacing[peer]
-                    elif now >= at:
+                    if now >= at and results[SCHEDULER] is None:
                         del replacing[peer]
                         counts[peer] = counts.get(peer, 0) + 1
                         self.note("start", f"{peer}+{counts[peer]}")
                         self.start(peer, counts[peer])
                 if kills > 0 and now >= due and any(life.driver for life in self.lives.values()):
                     for _ in range(chance.choice([1, 1, 2, 3])):
-                        found = self.victims(chance.random() < reckless)
+                        found = self.victims(roles)
                         if found:
                             peer = chance.choice(found[chance.choice(sorted(found))])
                             after = chance.choice([0, chance.randrange(4), chance.randrange(20)])
@@ -354,6 +362,10 @@ class ThreadedRun:
                     due = now + chance.choice([0.0, chance.uniform(0.0, 0.2), chance.uniform(0.0, 1.0)])
         finally:
             self.finish()
+
+    def finished(self, peer):
+        """Return whether a role has finished; one that is lost at the end has not."""
+        return any(line["reason"] == "finished" for line in lines(self.directory.path, str(peer), "end"))
 
     def finish(self):
         """End all threads."""

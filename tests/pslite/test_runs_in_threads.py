@@ -10,6 +10,7 @@ from survive.test_lost_servers import assert_replayed
 from survive.test_lost_validators import assert_evaluated
 
 from hpcps.protocol.roster import Roster
+from hpcps.transport.pslite.transport import PsliteTransport
 
 SHAPES = ((1, 2, 3), (2, 2, 3), (2, 1, 3))
 """Servers, validators, workers."""
@@ -22,11 +23,10 @@ MODES = (
 KILLS = 9
 
 
-def play(seed, folder, epochs=2):
-    """Execute a random run; return it, and how it ended."""
+def random_run(seed, folder, timeout=15.0):
+    """Return a random run."""
     shape, mode = SHAPES[seed % len(SHAPES)], MODES[seed // len(SHAPES) % len(MODES)]
-    played = ThreadedRun(run_of(shape, epochs=epochs, seed=seed, **mode), folder, seed)
-    return played, played.execute(KILLS)
+    return ThreadedRun(run_of(shape, epochs=1 + seed % 2, seed=seed, **mode), folder, seed, timeout)
 
 
 @pytest.mark.sample(1)
@@ -38,14 +38,21 @@ def play(seed, folder, epochs=2):
     ],
 )
 def test_a_run_that_loses_processes_of_all_roles(seed, tmp_path):
-    played, ended = play(seed, tmp_path / "run", epochs=1 + seed % 2)
-    if ended != "done":
-        assert ended in ENDS, "it has lost both processes of a server"
+    played = random_run(seed, tmp_path / "run")
+    if played.execute(KILLS) in ENDS:
         return
-    played.directory.finish(1.0, map(str, Roster.of(played.run).everyone()))
+    played.directory.finish(1.0, [str(peer) for peer in Roster.of(played.run).everyone() if played.finished(peer)])
     assert_evaluated(played.run, lines(tmp_path / "run", "validator-0", "evaluation"))
     try:
         assert_replayed(played.run, tmp_path / "run", tmp_path / "replay")
     except BaseException as error:
         error.add_note(played.story())
         raise
+
+
+@pytest.mark.thorough
+def test_a_planted_fault_is_found(tmp_path, monkeypatch):
+    """No process takes the standby of a lost server for the server."""
+    monkeypatch.setattr(PsliteTransport, "switch", lambda self, server: None)
+    with pytest.raises(AssertionError, match=r"(?s)kill server-0.* waited 4 s in round"):
+        random_run(3, tmp_path, timeout=4.0).execute(1, ["server"])

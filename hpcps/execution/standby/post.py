@@ -37,6 +37,8 @@ class Post:
         self._next: dict[Peer, Place] = {}
         self._due: dict[Peer, Place] = {}
         self._complete = True
+        # Those whose messages say of which process they are.
+        self._exact: set[Peer] = set()
 
     def put(self, arrival: Delivered | Malformed | Lost | Replaced) -> None:
         """Take what has come."""
@@ -47,10 +49,14 @@ class Post:
         elif isinstance(arrival, Replaced):
             self._lost.discard(arrival.peer)
             self._note_gone(Lost(arrival.peer, REPLACED, incarnation=arrival.incarnation - 1))
-            self._next[arrival.peer] = arrival.incarnation, 0
+            said = self._next.get(arrival.peer, (0, 0)) if arrival.peer in self._exact else (0, 0)
+            self._next[arrival.peer] = max(said, (arrival.incarnation, 0))  # a first message may come before this
             self._waiting.append(arrival)
         else:
             incarnation, number = self._next.get(arrival.source, (self._due.get(arrival.source, (0, 0))[0], 0))
+            if isinstance(arrival, Delivered) and arrival.incarnation is not None:
+                incarnation = arrival.incarnation
+                self._exact.add(arrival.source)
             if isinstance(arrival, Delivered) and arrival.skipped is not None:
                 number, arrival = arrival.skipped, arrival._replace(skipped=None)  # a server has no predecessor
             self._next[arrival.source] = incarnation, number + 1
@@ -78,11 +84,17 @@ class Post:
             elif not isinstance(each, _Numbered):
                 self._waiting.append(each)
             elif not past[each.message.source]:
-                # Without a word on its process, which was there before this one, it is of that in `due`.
-                incarnation = max(each.place[0], self._due.get(each.message.source, (0, 0))[0])
+                incarnation = self._incarnation(each.message.source, each.place[0])
                 self._waiting.append(_Numbered((incarnation, each.place[1]), each.message))
         for peer, (incarnation, number) in list(self._next.items()):
-            self._next[peer] = max(incarnation, self._due.get(peer, (0, 0))[0]), number
+            self._next[peer] = self._incarnation(peer, incarnation), number
+
+    def _incarnation(self, peer: Peer, said: int) -> int:
+        """Return the number of the process that has sent messages before this process began.
+
+        Without a word on it, it was there before this one, and is that in `due`. The server may know a later one.
+        """
+        return said if peer in self._exact else max(said, self._due.get(peer, (0, 0))[0])
 
     def _is_past(self, event: Replaced) -> bool:
         return event.incarnation <= self._due.get(event.peer, (0, 0))[0]

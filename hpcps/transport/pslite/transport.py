@@ -257,7 +257,8 @@ class PsliteTransport(MessageTransport):
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessageError(f"{len(frames)} frames are not a header with or without a payload")
             payload = _floats(frames[1]) if len(frames) == 2 else None
-            return Delivered(source, Envelope.decode(frames[0].tobytes(), payload), skipped)
+            number = None if source.role == "server" else NUMBER.unpack(delivery.meta.body)[1]
+            return Delivered(source, Envelope.decode(frames[0].tobytes(), payload), skipped, number)
         except MalformedMessageError as error:
             return Malformed(source, str(error))
 
