@@ -416,6 +416,43 @@ def test_a_server_does_not_begin_with_a_standby_that_is_lost_before_all_send_to_
     second.abandon()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_standby_that_comes_after_a_replacement_has_nothing_for_its_predecessor(company, kept):
+    """The server has yet to hear of the worker's replacement when it gives the standby its state."""
+    everyone, group = company(**WITH_STANDBY)
+    group.all(lambda rank: everyone[rank].begin())
+    server, standby = everyone[2].transport, everyone[1].transport
+
+    def message(number):
+        return Envelope(S, "run", Credit(round=number, partitions=1))
+
+    for number in range(3):
+        standby.keep(A, message(number))
+    everyone[0].abandon()
+    until_told(server, ("Lost", A, 0))
+    worker = group.join(0, incarnation=1)
+    until_told(standby, ("Replaced", A, 1))
+    everyone[2].abandon()
+    until_told(standby, ("Lost", S, 0))
+    standby.take_over()
+    assert standby.kept == {}
+    if kept:
+        standby.keep(A, message(3))
+    second = group.join(2, incarnation=1)
+    until_told(standby, ("Replaced", standby_of(S), 1))
+    second.transport.begin({A: 3 + kept}, standby.kept, {A: 0})
+    everyone[1].abandon()
+    until_told(second.transport, ("Lost", S, 0))
+    second.transport.take_over()
+    second.transport.forget(A)
+    if not kept:
+        second.transport.send(A, message(3))
+    first = next_arrival(worker.transport)
+    assert (first.source, first.envelope.message.round, first.skipped) == (S, 3, 3)
+    for each in (worker, second):
+        each.abandon()
+
+
 @pytest.mark.thorough
 def test_the_scheduler_names_the_first_that_is_silent(company):
     everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)

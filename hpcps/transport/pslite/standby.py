@@ -64,13 +64,20 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
                 if number == self._incarnations[self._ids[peer]]:
                     self._outdated.pop(peer, None)
             self._counts.update(sent)
+            # What is kept for others is for their new processes, which the server's transport knows, too.
+            for peer in self._outdated:
+                self._outdated[peer] = kept[peer][0][0] if kept.get(peer) else self._counts[peer]
             self._kept = {to: deque(messages) for to, messages in kept.items()}
             self._first.update({to: kept[to][0][0] if kept.get(to) else count for to, count in sent.items()})
 
     @property
     def kept(self) -> Mapping[Peer, Sequence[KeptMessage]]:
         with self._lock:
-            return {to: tuple(kept) for to, kept in self._kept.items() if kept}
+            needed = {
+                to: tuple(each for each in kept if each[0] >= self._outdated.get(to, 0))
+                for to, kept in self._kept.items()
+            }
+            return {to: kept for to, kept in needed.items() if kept}
 
     def keep(self, to: Peer, envelope: Envelope) -> None:
         with self._lock:
