@@ -40,15 +40,7 @@ class Generation:
         """Take the present generation of a launch."""
         self.survives = plan.script is not None and plan.script.survives
         self._losses = Losses(plan_file)
-        self._known = frozenset(self._losses.names()) if self.survives else frozenset[str]()
-        self.plan = plan
-        # A network file system may show the name of a file first: it is new once it can be read.
-        for name in reversed(resizes(self._known)):
-            try:
-                self.plan = self._losses.plan(plan, self._known)
-                break
-            except OSError:
-                self._known -= {name}
+        self.plan, self._known = self._losses.present(plan) if self.survives else (plan, frozenset[str]())
         self.number = len(self._known)
         self.file = plan_file.with_name(f"{plan_file.name}.{self.number}") if self.number else plan_file
         self._patience = _SOON if len({rank.host for rank in self.plan.world}) == 1 else _LATER

@@ -108,19 +108,27 @@ class Losses:
         """
         self.add(f"{_RESIZE}.{1 + len(resizes(self.names()))}", resize)
 
-    def plan(self, plan: Plan, names: Collection[str] | None = None) -> Plan:
-        """Return a plan with the processes of the newest resize.
+    def present(self, plan: Plan) -> tuple[Plan, frozenset[str]]:
+        """Return the present processes of a launch.
+
+        A network file system may show the name of a file first: a resize is new once its file can be read.
 
         Args:
             plan: the plan of the launch.
-            names: the names of the files that count; by default, of all.
 
-        Raises:
-            OSError: the file cannot be read, as a network file system may show its name first.
+        Returns:
+            The plan with the processes of the newest resize, and the names of the files, up to that resize.
         """
-        found = resizes(self.names() if names is None else names)
-        newest = self.read(found[-1]) if found else None
-        return replace(plan, world=newest.world) if isinstance(newest, Resize) else plan
+        names = frozenset(self.names())
+        for name in reversed(resizes(names)):
+            try:
+                newest = self.read(name)
+            except OSError:
+                names -= {name}
+                continue
+            assert isinstance(newest, Resize), "its name says so"
+            return replace(plan, world=newest.world), names
+        return plan, names
 
     def names(self) -> list[str]:
         """Return the names of the files; listing the folder also refreshes what a network file system caches."""
@@ -147,6 +155,9 @@ class Losses:
 
     def over(self) -> bool:
         """Return whether nothing is repeated any more."""
+        # A network file system caches for up to a minute that a file is missing; listing its folder refreshes it.
+        with suppress(OSError):
+            os.listdir(self._over.parent)
         return self._over.exists()
 
     def committed(self) -> int | None:

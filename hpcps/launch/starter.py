@@ -174,10 +174,11 @@ class Starter:
         if self._replacements is None:
             return planned
         *self._command, _ = planned[0].words
-        self._resizes = resizes(self._losses.names())
+        plan, names = self._losses.present(self._plan)
+        self._resizes = resizes(names)
         if not self._resizes:
             return planned
-        self._take(self._losses.plan(self._plan).world)
+        self._take(plan.world)
         return [self._planned(rank) for rank in self._script]
 
     def _planned(self, rank: Rank) -> Planned:
@@ -188,14 +189,22 @@ class Starter:
         self._script, self._names = world, {rank.rank: str(rank) for rank in world}
 
     def _resize(self) -> None:
-        """Let other processes belong to the script, if it has asked for that."""
-        if self._replacements is None or (found := resizes(self._losses.names())) == self._resizes:
+        """Let other processes belong to the script, if it has asked for that; after each resize, do the next one."""
+        if self._replacements is None:
             return
-        try:
-            world = self._losses.plan(self._plan).world
-        except OSError:  # a network file system may show its name first
-            return
-        self._resizes, resize = found, Resize.of(self._script, world)
+        for name in resizes(self._losses.names()):
+            if name not in self._resizes:
+                try:
+                    change = self._losses.read(name)
+                except OSError:  # a network file system may show its name first
+                    return
+                assert isinstance(change, Resize), "its name says so"
+                self._resizes.append(name)
+                self._change_to(change.world)
+
+    def _change_to(self, world: tuple[Rank, ...]) -> None:
+        """Let the processes of one resize belong to the script."""
+        resize = Resize.of(self._script, world)
         if self._host is None:
             sys.stderr.write(f"hpcps: the script goes on with {resize}\n")
         names, ranks = self._names, {str(rank): rank for rank in world}
@@ -208,8 +217,11 @@ class Starter:
         self._due = [(at, each) for at, each in self._due if names[each.planned.rank] in ranks]
         for _, each in self._due:
             each.planned = replace(each.planned, rank=ranks[names[each.planned.rank]].rank)
+        waiting = [ranks[name] for each in self._joining if (name := names[each.rank]) in ranks]
         joining = [self._planned(ranks[name]) for name in resize.joined]
-        self._joining = [each for each in joining if self._is_here(each.host)]
+        self._joining = [self._planned(rank) for rank in waiting] + [
+            each for each in joining if self._is_here(each.host)
+        ]
         if self._host is None:
             for host in dict.fromkeys(each.host for each in joining if not self._is_here(each.host)):
                 if host not in self._agents:
@@ -284,7 +296,8 @@ class Starter:
     @property
     def _stands_by(self) -> bool:
         """Whether this host has no process of the script at present, and may get some again."""
-        resized = self._host is not None and bool(self._resizes)
+        # Also if it cannot read the file of the first resize yet.
+        resized = self._host is not None and self._replacements is not None and bool(resizes(self._losses.names()))
         return resized and self._may_start and not self._losses.over()
 
     def _note_end(self, ended: Started, status: int) -> None:

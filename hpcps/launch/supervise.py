@@ -245,7 +245,7 @@ def supervise(
 def present_plan(launch: Launch) -> Plan:
     """Return the plan of a launch, with the processes that its script has now."""
     plan = launch.job.plan
-    return Losses(launch.job.plan_file).plan(plan) if plan.script is not None and plan.script.survives else plan
+    return Losses(launch.job.plan_file).present(plan)[0] if plan.script is not None and plan.script.survives else plan
 
 
 def _silent(launch: Launch, signs: SignsOfLife) -> ProcessDeath | None:

@@ -40,8 +40,10 @@ def main() -> int:
         plan = Plan.read(plan_file)
         survives = plan.script is not None and plan.script.survives
         if survives:
-            plan = Losses(plan_file).plan(plan)
+            plan, _ = Losses(plan_file).present(plan)
         me = planned_rank(plan)
+        if me is None and survives and OWN_RANK in os.environ:
+            return 0  # it replaces a lost process, and the script goes on without both
         if me is None:
             variables = ", ".join(plan.rank_variables) or "no variable"
             raise LaunchError(f"this process has no rank: its launcher sets none of {variables}; set {OWN_RANK}")

@@ -25,7 +25,7 @@ from hpcps.launch.ancestry import Task
 from hpcps.launch.arrivals import Arrivals, EndedError
 from hpcps.launch.generations import Generation
 from hpcps.launch.guard import LostGuards, mpi_start, tie_to_parent
-from hpcps.launch.local_rank import PLAN, gpu_of, planned_rank, variables_of_worker
+from hpcps.launch.local_rank import OWN_RANK, PLAN, gpu_of, planned_rank, variables_of_worker
 from hpcps.launch.losses import Loss, Resize
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
@@ -177,7 +177,12 @@ class LaunchedSession(StepSession):
         return session
 
     def resize(self, world: Sequence[Rank]) -> None:
-        """Begin the generation of other processes, and let all join it; else the session ends with an error."""
+        """Begin the generation of other processes, and let all join it; else the session ends with an error.
+
+        If the session has an error already, as after a loss, the numbers stay.
+        """
+        if self.member.error is not None:
+            return
         try:
             self.generation.resize(world)
             error = RunError("the script is resized")
@@ -192,7 +197,6 @@ class LaunchedSession(StepSession):
         if self.record is not None:
             self.record.leave()
             self.record = None
-        Arrivals(Path(os.environ[PLAN])).leave(str(me))
 
     def connect(self, stack: ExitStack, again: Callable[[], LaunchedSession]) -> None:
         """Keep what to close at the end of this process, and what joins the next generation."""
@@ -305,6 +309,7 @@ def _joined_in(generation: Generation, plan_file: Path, timeout: float) -> Itera
     plan = generation.plan
     me = planned_rank(plan)
     if me is None and generation.survives:
+        Arrivals(plan_file).leave(os.environ[OWN_RANK])  # its guard looks there
         raise _NotAMemberError
     if me is not None:
         over_mpi = get(dict(plan.runs[0].spec), ("run", "transport", "kind")) == "mpi"
@@ -436,13 +441,17 @@ def join_launch(
 
     Raises:
         LaunchError: the plan cannot be read, there is no MPI library, or a process does not join.
+        SystemExit: the script goes on without this process, which replaces a lost one that was to leave.
     """
     plan_file = Path(os.environ[PLAN])
     plan = Plan.read(plan_file)
     with _reporting(plan):
         if plan.runs[0].plugins:
             extend(registry_of(plan.runs[0].plugins, Path(plan.runs[0].directory) / PLUGINS).plugins)
-        return _join(plan, plan_file, timeout, copies, timeout if join_timeout is None else join_timeout, None)
+        try:
+            return _join(plan, plan_file, timeout, copies, timeout if join_timeout is None else join_timeout, None)
+        except _NotAMemberError:
+            raise SystemExit(0) from None
 
 
 def _join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ class PendingExchange:
 
     exchange: TensorExchange
     unnamed: str
+    _names: set[str] = field(default_factory=lambda: _unnamed, init=False, repr=False)  # those of its session
 
     def done(self) -> bool:
         """Return whether its result has come."""
@@ -52,7 +53,7 @@ class PendingExchange:
                 session().wait(exchange)
         finally:
             if self.unnamed:
-                _unnamed.discard(self.unnamed)
+                self._names.discard(self.unnamed)
 
 
 def poll(handle: int) -> bool:
@@ -108,10 +109,8 @@ def forget_exchanges() -> None:
 
 def forget_names() -> None:
     """Name tensors without a name anew, in another session; all exchanges of the last one are done."""
-    for pending in _handles.values():
-        if isinstance(pending, PendingExchange):
-            pending.unnamed = ""
-    _unnamed.clear()
+    global _unnamed
+    _unnamed = set()  # a handle from before frees a name of its own session
     _calls.clear()
 
 

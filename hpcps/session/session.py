@@ -31,7 +31,10 @@ _SENDING = 1e-3
 
 EXCHANGES = ("declare", "start", "join")
 """The methods with which a process exchanges tensors."""
-_CALLS = (*EXCHANGES, "done", "charge", "log", "step", "updated", "then", "wait", "recent", "serve", "fail", "expect")
+_CALLS = (
+    *EXCHANGES, "complete", "suspend", "resume", "await_end",
+    "done", "charge", "log", "step", "updated", "then", "wait", "recent", "serve", "fail", "expect",
+)  # fmt: skip
 """The methods with which a process takes part in a session."""
 
 

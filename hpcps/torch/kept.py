@@ -44,7 +44,12 @@ class KeptCommits:
         take: returns the states of the shared parts and of the others, as they are.
         give: gives the parts some of these states.
         join: gives the parts the others of process 0, in a process that has joined later.
+
+    Attributes:
+        found: whether the last `agree` has found a commit.
     """
+
+    found = False
 
     def __init__(
         self, take: Callable[[], tuple[Parts, Parts]], give: Callable[[Parts], None], join: Callable[[Parts], None]
@@ -82,7 +87,7 @@ class KeptCommits:
         numbers = allgather(torch.tensor([mine]), _NAME).tolist()
         committed = [last for last, _ in numbers]
         newest = max(committed)
-        giver = committed.index(newest)
+        giver, self.found = committed.index(newest), newest > 0
         if not newest:
             shared = self._take()[0] if rank() == giver else {}
             content = broadcast_object(written(shared), giver, _NAME)

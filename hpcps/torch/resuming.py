@@ -19,7 +19,7 @@ from hpcps.launch.losses import Loss
 from hpcps.session.commits import FOLDER, Commits
 from hpcps.session.current import rank, session, size
 from hpcps.session.join import LaunchedSession
-from hpcps.session.session import Session
+from hpcps.session.session import Session, report
 from hpcps.torch.collectives import allgather, broadcast_object
 from hpcps.torch.kept import KeptCommits, read, written
 from hpcps.torch.state import is_asynchronous
@@ -153,7 +153,9 @@ class TorchState:
             return
         giver, current = self._kept.agree(), session()
         if isinstance(current, LaunchedSession) and current.record is not None and current.rank == giver:
-            for change in current.changes:
+            if current.generation.number and not self._kept.found:
+                report(current.name, "no living process has a commit: the script begins at its beginning")
+            for change in () if current.has_committed else current.changes:
                 if isinstance(change, Loss):
                     current.record.note_loss(f"{change.role}-{change.index}", change.why)
                 else:

@@ -54,7 +54,7 @@ def resume(workers: int | None = None, servers: int | None = None) -> None:
     processes that are missing are started: they begin the script at its top. Those with the highest ranks that are too
     many end in this call, by SystemExit with status 0, so that `finally` and atexit work. The others return with
     another `size()` and the same `rank()`, and then call `sync()` of their `TorchState`, with which those that have
-    joined begin.
+    joined begin. If all that have stayed are lost, no commit is left, and the script begins at its beginning.
 
     After an error because of the numbers the script stays suspended, and may call this again.
 

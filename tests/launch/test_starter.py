@@ -206,6 +206,37 @@ def test_a_script_gets_the_processes_for_which_it_asks_and_others_end_by_themsel
     assert not processes(str(tmp_path))
 
 
+def test_a_process_that_leaves_and_joins_again_between_two_looks_of_the_starter_is_started_again(
+    start, scripted, tmp_path
+):
+    waits = (
+        "name = os.environ['HPCPS_RANK'].split('-')[-1]; say(f'began {name}'); file = f'{os.path.dirname(sys.argv[0])}"
+        "/end-{name}'\n"
+        "while not os.path.exists(file): time.sleep(0.02)\n"
+        "os.unlink(file)"
+    )
+    process = start([(2, "localhost", "waits")], {"waits": waits}, *scripted)
+    said = [process.stdout.readline() for _ in range(4)]
+    losses, first = Losses(tmp_path / "plan"), Plan.read(tmp_path / "plan").world
+    process.send_signal(signal.SIGSTOP)
+    losses.resize(Resize.of(first, first[:1]))
+    losses.resize(Resize.of(first[:1], first))
+    (losses.path / "resize.3").symlink_to("later")  # a network file system may show a name first
+    (tmp_path / "end-1").touch()
+    within(20, lambda: not (tmp_path / "end-1").exists(), "worker-1")
+    process.send_signal(signal.SIGCONT)
+    said += [process.stdout.readline() for _ in range(4)]
+    (losses.path / "resize.3").unlink()
+    for name in (0, 1):
+        (tmp_path / f"end-{name}").touch()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert sorted(line.strip() for line in said if line.startswith("began")) == ["began 0", "began 1", "began 1"]
+    assert "hpcps: the script goes on with 1 worker and 0 servers: worker-1 leaves\n" in said
+    assert "hpcps: the script goes on with 2 workers and 0 servers: worker-1 joins\n" in said
+    assert not output
+
+
 def test_a_host_without_a_process_of_a_script_may_get_some_again(start, scripted, tmp_path):
     """The agent starts them on this host, in the name of another one; its starter waits for further ones."""
     agent = tmp_path / "agent"

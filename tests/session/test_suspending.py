@@ -1,8 +1,11 @@
 """A script suspends its exchanges, and resumes them with as many processes or with other numbers."""
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from unittest.mock import MagicMock
 
@@ -14,15 +17,19 @@ torch = pytest.importorskip("torch")
 
 import hpcps.numpy as arrays  # noqa: E402
 import hpcps.torch as bps  # noqa: E402
+import hpcps.torch.horovod as hvd  # noqa: E402
 from hpcps.cli.main import main  # noqa: E402
 from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
 from hpcps.launch.generations import Generation, ResizedError  # noqa: E402
 from hpcps.launch.hostfile import Host  # noqa: E402
+from hpcps.launch.local_rank import OWN_RANK  # noqa: E402
 from hpcps.launch.losses import Loss, Losses, Resize  # noqa: E402
 from hpcps.launch.placement import place_others  # noqa: E402
 from hpcps.launch.plan import Plan, Rank, Script  # noqa: E402
 from hpcps.records.files import read_lines  # noqa: E402
 from hpcps.records.status import SweepProgress  # noqa: E402
+from hpcps.session import pending  # noqa: E402
+from hpcps.session.current import session  # noqa: E402
 from hpcps.session.join import LaunchedSession  # noqa: E402
 from hpcps.torch.kept import KeptCommits  # noqa: E402
 
@@ -167,6 +174,84 @@ def test_a_script_that_asks_for_more_than_there_are_slots_goes_on_as_before(tmp_
     assert ends(tmp_path) == {str(rank): [expected([2] * 8), [2] * 8, "2"] for rank in range(2)}
 
 
+LEAVING = """
+import glob, time
+from hpcps.launch.losses import Losses
+
+def await_file(pattern):
+    while not glob.glob(pattern):
+        time.sleep(0.02)
+
+if os.path.exists(began := f"began-{os.environ['RANK']}"):
+    open("replaced", "w").close()
+    if sys.argv[2] == "replaced":
+        await_file("results/*/launch/*/*.losses/resize.1")
+open(began, "w").close()
+
+def begin_late(self, resize, add=Losses.resize):
+    "Let worker 0 kill the process that would leave, and resize when there is a replacement."
+    lines = open(glob.glob("results/*/runs/*/records/worker-2.jsonl")[0]).read().splitlines()
+    os.kill(json.loads(lines[0])["pid"], signal.SIGKILL)
+    await_file(sys.argv[2])
+    add(self, resize)
+
+Losses.resize = begin_late
+bps.init()
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param("replaced", id="before its replacement joins"),
+        pytest.param(
+            "results/*/launch/*/*.1.joining/worker-2", id="while its replacement joins", marks=pytest.mark.soak
+        ),
+    ],
+)
+def test_a_process_that_is_lost_before_it_leaves_has_no_part_any_more(tmp_path, when):
+    script = SCRIPT.replace("bps.init()\n", LEAVING).replace("Generation.resize = resize\n", "")
+    script = script.replace("*word.split", "word.split").replace("for word in sys.argv[2:]", "for word in ()")
+    text = launched(tmp_path, script, "2:2:1", when, options=(*SURVIVES, "--servers", "1"))
+    assert "worker-2 is replaced (1)" in text
+    assert "Traceback" not in text
+    sizes = [3, 3, *[2] * 6]
+    assert ends(tmp_path) == {str(rank): [expected(sizes), sizes, "2"] for rank in range(2)}
+    (run,) = (tmp_path / "results/script/runs").iterdir()
+    (status,) = SweepProgress([run]).poll()
+    assert (status.state, [line["process"] for line in status.lost]) == ("done", ["worker-2"])
+    assert [line["workers"] for line in status.resized] == [2]
+
+
+def test_the_replacement_of_a_process_that_was_to_leave_ends_without_a_word(tmp_path):
+    plan = Plan(world("worker-0", "worker-1"), (), mpi=False, script=Script(("python",), "/", 1, survives=True))
+    plan.write(tmp_path / "plan")
+    Losses(tmp_path / "plan").resize(Resize.of(plan.world, plan.world[:1]))
+    command = [sys.executable, "-m", "hpcps.session", str(tmp_path / "plan"), "worker"]
+    done = subprocess.run(
+        command, env=os.environ | {OWN_RANK: "worker-1"}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.thorough
+def test_a_script_whose_commits_are_all_lost_says_that_it_begins_at_its_beginning(tmp_path):
+    text = launched(tmp_path, SCRIPT, "2:1:1", "step 4@worker-0", processes=2, options=(*SURVIVES, "--servers", "1"))
+    assert text.count(": no living process has a commit: the script begins at its beginning\n") == 1
+    assert ends(tmp_path) == {"0": [expected([1] * 8), [1] * 8, "1"]}
+
+
+@pytest.mark.thorough
+def test_a_change_is_in_the_record_once_however_often_all_go_back_to_the_last_commit(tmp_path):
+    again = "if (bps.size(), state.step) == (2, 2): state.sync(); state.commit(); state.sync()"
+    script = SCRIPT.replace('maybe_die(f"step {state.step}")', again)
+    launched(tmp_path, script, "2:2:1", processes=1, options=(*SURVIVES, "--servers", "1"))
+    (run,) = (tmp_path / "results/script/runs").iterdir()
+    lines, _ = read_lines(run / "records/worker-0.jsonl").valid()
+    assert [line["workers"] for line in lines if line["event"] == "resized"] == [2]
+
+
 def test_exchanges_are_refused_until_all_resume():
     def body():
         one, handle = torch.ones(3), bps.push_pull_async(torch.ones(2), average=False)
@@ -190,6 +275,54 @@ def test_exchanges_are_refused_until_all_resume():
         assert w.tolist() == [-0.5, -0.5]
 
     fork(2, body)
+
+
+def test_a_process_that_a_suspended_one_forks_resumes_nothing():
+    def body():
+        bps.suspend()
+        child = os.fork()
+        if not child:
+            with pytest.raises(RunError, match="has forked this process, which is not a member of its session"):
+                bps.resume()
+            with pytest.raises(RunError, match="has forked this process"):
+                bps.barrier()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        bps.resume()
+        with pytest.raises(SpecError, match=r"resume\(\) without suspend"):
+            bps.resume()
+        bps.barrier()
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda: bps.push_pull_async(torch.ones(2)),
+        lambda: hvd.grouped_allreduce_async([torch.ones(2)]),
+        lambda: hvd.sparse_allreduce_async(torch.ones(2).to_sparse()),
+    ],
+    ids=["a tensor", "a group", "a sparse tensor"],
+)
+def test_a_handle_from_before_a_resize_frees_no_name_of_an_exchange_after_it(begin):
+    def end(handle):
+        return handle() if callable(handle) else bps.synchronize(handle)
+
+    bps.init(alone=True)
+    try:
+        before = begin()
+        session().complete()
+        names = set(pending._unnamed)
+        pending.forget_names()
+        after = begin()
+        assert pending._unnamed == names
+        end(before)
+        assert pending._unnamed == names
+        end(after)
+        assert not pending._unnamed
+    finally:
+        bps.shutdown()
 
 
 def test_numbers_that_cannot_be_had_are_refused_in_all_processes():
@@ -274,6 +407,21 @@ def test_each_resize_begins_a_generation_with_its_processes(tmp_path):
     third = Generation(plan, file)
     assert (third.number, third.plan.world) == (2, plan.world)
     assert str(third.since(second)[0]) == "1 worker and 0 servers: worker-1, server-0 leave"
+
+
+def test_a_resize_counts_once_its_file_can_be_read(tmp_path):
+    plan = Plan(world("worker-0"), (), mpi=False, script=Script(("python",), "/", 1, survives=True))
+    losses, larger = Losses(tmp_path / "plan"), world("worker-0", "worker-1")
+    losses.path.mkdir()
+    (losses.path / "resize.1").symlink_to("later")  # a network file system may show its name first
+    assert losses.present(plan) == (plan, frozenset())
+    losses.lose("worker-0", 0, Loss("worker", 0, "n01", "died"))
+    (losses.path / "resize.1").unlink()
+    losses.resize(Resize.of(plan.world, larger))
+    (losses.path / "resize.2").symlink_to("later")
+    assert losses.present(plan) == (replace(plan, world=larger), {"worker-0.0", "resize.1"})
+    generation = Generation(plan, tmp_path / "plan")
+    assert (generation.number, generation.plan.world) == (2, larger)
 
 
 def test_a_process_that_has_joined_may_be_lost():
