@@ -112,8 +112,16 @@ class Delays:
 
     def __init__(self, incoming, chance, share):
         self._incoming, self._chance, self._share = incoming, chance, share
-        self._receive = incoming.receive
+        self._receive, self._suspend = incoming.receive, incoming.suspend
+        incoming.receive, incoming.suspend = self.receive, self.suspend
         self._queues, self._until = {}, {}
+
+    def suspend(self, peer):
+        """Give back what is of a connection that is read later."""
+        self._suspend(peer)
+        self._until.pop(peer, None)
+        for connection, _, frames in reversed(self._queues.pop(peer, ())):
+            connection.kept.insert(0, frames)
 
     def receive(self, timeout):
         now = time.monotonic()
@@ -158,7 +166,7 @@ class MortalNode(node.Node):
 
         members.send = mortal
         if not members.schedules:
-            members.sockets.incoming.receive = Delays(members.sockets.incoming, life.chance, self.late).receive
+            Delays(members.sockets.incoming, life.chance, self.late)
 
 
 class ThreadedRun:

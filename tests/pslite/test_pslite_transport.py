@@ -21,7 +21,7 @@ from hpcps.protocol.messages import Credit, Peer, Statistics
 from hpcps.protocol.received import Malformed
 from hpcps.protocol.roster import standby_of
 from hpcps.transport.process_group import LaunchedProcess, LostError
-from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
+from hpcps.transport.pslite.meta import SCHEDULER_ID, Command, Control, Meta, NodeRole, id_of
 from hpcps.transport.pslite.process_group import JOINS, OVER, TEXT, Everyone, PsliteProcessGroup, Text, Texts
 from hpcps.transport.pslite.transport import APP, MESSAGE
 from hpcps.transport.rendezvous import Rendezvous
@@ -451,6 +451,32 @@ def test_a_standby_that_comes_after_a_replacement_has_nothing_for_its_predecesso
     assert (first.source, first.envelope.message.round, first.skipped) == (S, 3, 3)
     for each in (worker, second):
         each.abandon()
+
+
+def test_a_greeting_is_not_lost_that_comes_between_the_news_of_the_loss_and_of_the_replacement(company):
+    """The replacement has connected before the server hears of the loss."""
+    everyone, group = company(lost=frozenset({0}))
+    group.all(lambda rank: everyone[rank].begin())
+    server, scheduler = everyone[2], everyone[3]
+    members, add, held = server._node._members, scheduler._add, {"joins": [], "losses": [], "lists": []}
+    take_list, announce, connections = members.take_list, members.deaths.announce, members.sockets.incoming._members
+    members.take_list = lambda sender, control: held["lists"].append((sender, control)) or ()
+    members.deaths.announce = lambda body: held["losses"].append(body) or ()
+    scheduler._add = lambda node, sent: held["joins"].append((node, sent))
+    old = connections[id_of(NodeRole.WORKER, 0)]
+    everyone[0].abandon()
+    within(30, lambda: held["losses"], "the news of the loss at the server")
+    joining = group.pool.submit(group.join, 0, 1)
+    within(30, lambda: held["joins"] and held["lists"], "the list at the server")
+    within(30, lambda: connections.get(id_of(NodeRole.WORKER, 0), old) is not old, "the connection of the replacement")
+    members.take_list, members.deaths.announce, scheduler._add = take_list, announce, add
+    body, heartbeat = held["losses"][0], Control(Command.HEARTBEAT)
+    server._node.post(lambda: server._node._receiver._handle_control(SCHEDULER_ID, Meta(body=body), heartbeat))
+    scheduler._node.post(lambda: add(*held["joins"][0]))
+    time.sleep(0.5)
+    assert not joining.done()
+    server._node.post(lambda: [server._observe(node) for node in take_list(*held["lists"][0])])
+    joining.result(30).abandon()
 
 
 @pytest.mark.thorough

@@ -29,14 +29,8 @@ def random_run(seed, folder, timeout=15.0):
     return ThreadedRun(run_of(shape, epochs=1 + seed % 2, seed=seed, **mode), folder, seed, timeout)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    "seed",
-    [
-        *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(9)),
-        *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(9, 500)),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(500))
 def test_a_run_that_loses_processes_of_all_roles(seed, tmp_path):
     played = random_run(seed, tmp_path / "run")
     if played.execute(KILLS) in ENDS:
@@ -50,7 +44,7 @@ def test_a_run_that_loses_processes_of_all_roles(seed, tmp_path):
         raise
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_a_planted_fault_is_found(tmp_path, monkeypatch):
     """No process takes the standby of a lost server for the server."""
     monkeypatch.setattr(PsliteTransport, "switch", lambda self, server: None)

@@ -55,6 +55,7 @@ class Connection:
         member: whether the peer may send messages of a member.
         ahead: bytes that were read but not parsed.
         complete: received messages; the caller removes them.
+        kept: received messages that wait until the node knows the process that has sent them.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -63,6 +64,7 @@ class Connection:
         self.known = self.member = False
         self.ahead = memoryview(b"")
         self.complete: list[list[Frame]] = []
+        self.kept: list[list[Frame]] = []
         self._low = 1
         self._block: Frame
         self._room: memoryview
@@ -219,6 +221,24 @@ class Incoming:
         if peer in self._held:
             self._admit(peer)
 
+    def suspend(self, peer: int) -> None:
+        """Read nothing more of a dead node, until a new process has its id: the connection may be that one's already.
+
+        A node may hear of the death only after the new process has connected.
+        """
+        connection = self._members.get(peer)
+        if connection is None:
+            return
+        if peer in self._held:
+            self._drop(connection)
+            return
+        del self._members[peer]
+        self._held[peer] = connection
+        self._selector.unregister(connection.channel)
+        self._ready = deque(each for each in self._ready if each is not connection)
+        connection.kept = [frames for each, frames in self._inbox if each is connection]
+        self._inbox = deque(each for each in self._inbox if each[0] is not connection)
+
     def close(self) -> None:
         """Close all connections."""
         for connection in [*self._members.values(), *self._held.values(), *self._strangers]:
@@ -306,6 +326,8 @@ class Incoming:
         self.closed.pop(peer, None)
         self._selector.register(connection.channel, selectors.EVENT_READ, connection)
         self._ready.append(connection)
+        self._inbox.extend((connection, frames) for frames in connection.kept)
+        connection.kept.clear()
 
     def _drop(self, connection: Connection) -> None:
         with suppress(KeyError, ValueError):

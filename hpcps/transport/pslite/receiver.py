@@ -165,6 +165,8 @@ class Receiver:
             elif sender == SCHEDULER_ID and meta.body:
                 try:
                     for death in self._members.deaths.announce(meta.body):
+                        if self._members.deaths.final(death.node.id):
+                            self._members.sockets.incoming.suspend(death.node.id)
                         self._observe(death)
                 except InputError as error:
                     self._members.dropped.drop("malformed", str(error))
