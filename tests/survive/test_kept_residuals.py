@@ -184,7 +184,7 @@ def replacement(run, directory):
 
 
 def test_a_damaged_checkpoint_is_left_out(tmp_path):
-    run = keeping()
+    run = keeping(checkpoint={"keep": 3})
     directory = checkpoints_of(run, tmp_path, (4, 6, 8))
     assert replacement(run, directory) == (8, 8.0)
     part = tmp_path / "checkpoints" / "000000008" / "worker-2.npz"
