@@ -59,7 +59,7 @@ def model(results: Path) -> np.ndarray:
     return np.concatenate([np.load(path) for path in sorted((run / "final").iterdir())])
 
 
-@pytest.mark.parametrize("kind", ["mpi", "pslite"])
+@pytest.mark.parametrize("kind", ["mpi", "pslite"], ids=["over MPI", "over ps-lite"])
 def test_a_killed_process_costs_the_rounds_since_the_last_one_in_memory(
     kind: str, start: Callable[..., Play], experiment: Path, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def test_hpcps_run_is_killed_and_the_next_one_goes_on(
     assert np.array_equal(model(play.results), model(other))
 
 
-@pytest.mark.parametrize("kind", ["mpi", "pslite"])
+@pytest.mark.parametrize("kind", ["mpi", "pslite"], ids=["over MPI", "over ps-lite"])
 def test_a_run_that_fails_leaves_its_newest_one_on_disk(kind: str, start: Callable[..., Play]) -> None:
     play = start(*TWO, *SOME, *OVER[kind])
     position = until_in_memory(play)
@@ -124,7 +124,7 @@ def test_a_run_that_fails_leaves_its_newest_one_on_disk(kind: str, start: Callab
     assert not play.run.checkpoints.in_memory(newest)
 
 
-@pytest.mark.parametrize("kind", ["inproc", "mpi"])
+@pytest.mark.parametrize("kind", ["inproc", "mpi"], ids=["in one process", "over MPI"])
 def test_a_run_that_stops_leaves_its_checkpoint_on_disk(kind: str, start: Callable[..., Play]) -> None:
     play = start(*SOME, *OVER[kind])
     position = until_in_memory(play)
