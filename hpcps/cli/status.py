@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
-from hpcps.inputs import printable
+from hpcps.inputs import finite, printable
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
@@ -93,6 +93,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
     from hpcps.records.forecast import duration
     from hpcps.records.participation import least_present, participation
     from hpcps.records.run_directory import RunDirectory
+    from hpcps.records.waits import described
 
     columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "perplexity", "accepted", "refused"]
     rows = [[*columns, "slowest (compute per step)", "last record"]]
@@ -146,10 +147,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
             text = f"audits have excluded {who}; the last proof{which}, of round {last.get('of')}: {last.get('proof')}"
             notes.append(f"  {run.run_id}: {printable(text)}")
         for line in run.paused:
-            name = f"{line.get('role')}-{line.get('index')}"
-            what = "validators" if "validators" in line else "workers"
-            text = f"{name} waits for replacements: it has {line.get(what)} {what}, and needs {line.get('needed')}"
-            notes.append(f"  {run.run_id}: {printable(text)}")
+            notes.append(f"  {run.run_id}: {printable(described(line))}")
         if run.evaluator:
             notes.append(f"  {run.run_id}: {run.evaluator}")
         if run.state != "done":
@@ -166,10 +164,11 @@ def overview(runs: Sequence[RunStatus]) -> str:
 
 def _resized(line: Mapping[str, Any]) -> str:
     """Describe the last resize of a script."""
+    from hpcps.launch.plan import size_of
+
     changes = ((line.get(which), verb) for which, verb in (("joined", "joined"), ("left", "left")))
     which = [f"{', '.join(map(str, names))} {verb}" for names, verb in changes if isinstance(names, list) and names]
-    counts = [(line.get(f"{role}s"), role) for role in ("worker", "server")]
-    size = " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts)
+    size = size_of(int(finite(line.get("workers"))), int(finite(line.get("servers"))))
     return f"{size} since round {line.get('round')}: {'; '.join(which)}"
 
 

@@ -101,7 +101,8 @@ class _Services:
         clocks: the clocks of the other processes; None without a trace.
         display: shows the progress of a launch that no `hpcps run` supervises; None in most processes.
         evaluations: the process that evaluates for an evaluator; None in the others.
-        resizes: whether `hpcps run` has started the launch, and starts another one with another number of workers.
+        supervised: whether `hpcps run` has started the launch: it starts another one with another number of workers,
+            and moves checkpoints from memory to the disk at the end.
     """
 
     stop: StopFile
@@ -111,7 +112,7 @@ class _Services:
     clocks: Clocks | None = None
     display: ProgressDisplay | None = None
     evaluations: EvaluationProcess | None = None
-    resizes: bool = False
+    supervised: bool = False
 
 
 class _Beginning(NamedTuple):
@@ -234,8 +235,8 @@ def _take_place(plan: Plan, stop: StopFile, group: ProcessGroup, mps: bool) -> i
         except Exception as error:
             context.report(None, "start", error)
             raise RunError(context.failed(None, "start", error)) from error
-        resizes = not plan.progress
-        services = _Services(stop, group, devices, tracking, evaluations=evaluations, resizes=resizes)
+        supervised = not plan.progress
+        services = _Services(stop, group, devices, tracking, evaluations=evaluations, supervised=supervised)
         driver = _perform(role, context, services, _Beginning(attempt, part), buffers)
         if driver is None:
             return 1
@@ -273,7 +274,7 @@ def _execute_run(context: ProcessContext, services: _Services) -> _End:
     try:
         if group.leads:
             _prepare(context, group)
-            if not services.resizes:  # nobody would move checkpoints from memory to the disk at the end
+            if not services.supervised:
                 context.directory.checkpoints.leave_memory()
         if buffers.refusal:
             raise RunError(buffers.refusal)
@@ -408,7 +409,7 @@ def _perform(
                 tracer=tracer,
                 background=background,
                 stop=services.stop.requested,
-                resize=lambda: services.resizes and context.directory.resize_requested is not None,
+                resize=lambda: services.supervised and context.directory.resize_requested is not None,
                 keep=context.run.checkpoint.keep,
                 observer=observer,
                 ordered=arrival_decides(context.run),

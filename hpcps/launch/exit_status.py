@@ -37,7 +37,11 @@ class ExitStatus(IntEnum):
         69,
         "`doctor`: this machine does not meet all needs of the file, or something is wrong with a host of `--hostfile`",
     )
-    SUSPENDED = 75, "the run stopped at a checkpoint because its walltime was nearly over; run it again to go on"
+    SUSPENDED = (
+        75,
+        "the run stopped at a checkpoint because its walltime was nearly over, or because it waited for replacements "
+        "for longer than `survive.wait`; run it again to go on",
+    )
     HUNG_UP = 128 + signal.SIGHUP, "stopped by the signal HUP; run it again to go on"
     INTERRUPTED = 128 + signal.SIGINT, "stopped by Ctrl-C (the signal INT); run it again to go on"
     OUTPUT_CLOSED = 128 + signal.SIGPIPE, "the reader of the output, such as `head`, has closed it"

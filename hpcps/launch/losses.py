@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hpcps.inputs import whole_number
-from hpcps.launch.plan import Plan, Rank
+from hpcps.launch.plan import Plan, Rank, size_of
 from hpcps.records.files import write_whole
 
 _MOST = 5
@@ -71,8 +71,7 @@ class Resize:
         return count_of(self.world, "server")
 
     def __str__(self) -> str:
-        counts = (self.workers, "worker"), (self.servers, "server")
-        size = " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts)
+        size = size_of(self.workers, self.servers)
         changes = ((names, verb) for names, verb in ((self.joined, "join"), (self.left, "leave")) if names)
         which = "; ".join(f"{', '.join(names)} {verb}{'s' * (len(names) == 1)}" for names, verb in changes)
         return f"{size}: {which}" if which else size
@@ -93,7 +92,13 @@ class Losses:
         write_whole(self.path / name, json.dumps(asdict(change)))
 
     def lose(self, process: str, number: int, loss: Loss) -> None:
-        """Write the file of a loss; `number` says how many processes were there before it, since a resize or all."""
+        """Write the file of a loss.
+
+        Args:
+            process: the name of the lost process.
+            number: how many processes had its rank before it, since it joined.
+            loss: the loss.
+        """
         names = self.names()
         # A process that has left and joined again is another one: its loss begins another generation, too.
         while f"{process}.{number}" in names:

@@ -15,7 +15,7 @@ from hpcps.errors import LaunchError
 from hpcps.launch.batch import PBS_HOSTS, own_gpus
 from hpcps.launch.hostfile import Host
 from hpcps.launch.local_rank import TRAINING
-from hpcps.launch.plan import Rank
+from hpcps.launch.plan import Rank, size_of
 
 # A host and the number of one of its slots, from 0.
 _Slot = tuple[Host, int]
@@ -104,9 +104,7 @@ def place_others(world: Sequence[Rank], workers: int, servers: int, hosts: Seque
     """
     wanted = [*(("worker", k) for k in range(workers)), *(("server", k) for k in range(servers))]
     if sum(host.slots for host in hosts) < len(wanted):
-        names = " and ".join(
-            f"{count} {role}{'s' * (count != 1)}" for role, count in (("worker", workers), ("server", servers)) if count
-        )
+        names = size_of(workers, servers)
         raise _too_few_slots(f"{names} need {len(wanted)} slots", len(wanted), hosts, None, os.environ)
     placed = {key: rank for rank in world if (key := (rank.role, rank.index)) in wanted}
     taken = Counter(rank.host for rank in placed.values())

@@ -69,6 +69,12 @@ class PlannedRun:
         return [(plugin["file"], plugin["text"]) for plugin in self.spec.get("plugins", ())]
 
 
+def size_of(workers: int, servers: int) -> str:
+    """Return the numbers of the processes of a script in words; none of no servers."""
+    counts = (workers, "worker"), (servers, "server")
+    return " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts if count)
+
+
 @dataclass(frozen=True)
 class Script:
     """A person's own program, which every worker executes in place of runs.
@@ -161,6 +167,12 @@ class Plan:
         """Return the seconds without a sign of life after which the guard of a process ends it."""
         replaceable = member is not None and member.rank in self.replaceable
         return float(self._survive["after"]) if replaceable else self.timeout
+
+    @property
+    def longest_wait(self) -> float | None:
+        """The seconds that a round may wait for replacements before its run stops; None if no round does."""
+        wait = self._survive.get("wait") if self.runs and self.replaceable else None
+        return None if wait is None else float(wait)
 
     @property
     def _survive(self) -> Mapping[str, Any]:

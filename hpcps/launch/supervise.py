@@ -28,6 +28,7 @@ from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, stops_of, writes_checkpoint
+from hpcps.launch.waits import Waits
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
 from hpcps.records.run_directory import RunDirectory
@@ -70,6 +71,7 @@ class Outcome:
         failure: the process that failed first, or None if none failed or the process is unknown.
         launcher: how the launcher ended; empty if it exited with `status` by itself.
         last_lines: the last lines of the record of the failed process; without a record, of the launcher's output.
+        waited: who had waited for replacements for too long, if it was suspended for that reason.
     """
 
     status: int
@@ -80,13 +82,14 @@ class Outcome:
     failure: Failure | None = None
     launcher: str = ""
     last_lines: tuple[str, ...] = ()
+    waited: str = ""
 
     def __str__(self) -> str:
         if self.stopped:
             then = " after its last run was done" if self.finished else "; run it again to go on"
             return f"stopped by {self.stopped.name}{then}"
         if self.suspended:
-            return "stopped at a checkpoint, as its time is nearly over"
+            return f"stopped at a checkpoint, as {self.waited or 'its time is nearly over'}"
         if not self.status:
             return "finished"
         where = f"run {self.run.run_id} ({self.run.label}): " if self.run else ""
@@ -133,6 +136,7 @@ def supervise(
     Rendezvous(launch.job.plan_file).clear()
     lost = LostGuards(launch.job.plan_file)
     lost.clear()
+    waits, waited = Waits(launch.job.plan), ""
     signs = SignsOfLife(launch.job.plan, launch.job.plan_file, None, _SILENCE_FACTOR * launch.job.plan.timeout)
 
     def drain() -> None:
@@ -179,6 +183,10 @@ def supervise(
                         checkpoint_by = now  # it has no checkpoint that hpcps knows of
                         # What its processes report from now on are consequences.
                         told_to_end = not deaths and not _failed(current(launch.job.plan), known)
+                if not asked and (waited := waits.too_long(current(launch.job.plan))):
+                    on_output(f"hpcps: {waited}; stopping at the next checkpoint ...")
+                    stop.ask()
+                    asked = True
                 if stops and script and checkpoint_by is None:
                     checkpoint_by = now
                 if stops and checkpoint_by is None:
@@ -229,7 +237,7 @@ def supervise(
     ended = 0 if saved or (hangs and not failed and not deaths) else process.returncode
     unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))
     suspended = run is not None and bool(unharmed) and not script
-    outcome = Outcome(ExitStatus.SUSPENDED if suspended else 0, suspended=suspended)
+    outcome = Outcome(ExitStatus.SUSPENDED if suspended else 0, suspended=suspended, waited=waited)
     if stops:
         finished = run is None and bool(launch.job.plan.runs)
         outcome = Outcome(128 + stops[0], stops[0], suspended, finished)

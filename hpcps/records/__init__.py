@@ -18,6 +18,7 @@
 - `acceptance`: the share of pairs that a rule accepted, and whether a run stalled
 - `bypass`: which attacked and which honest blocks entered the model
 - `goodput`: how much of a run that has lost processes was of use
+- `waits`: the rounds that wait for replacements
 - `participation`: how often each worker was in the rounds of a run with a quorum
 - `evaluation`: the file of an evaluation, and how often the process that evaluates ended
 - `step_state`: the local steps of the roles of a run with a policy

@@ -229,11 +229,11 @@ class Checkpoints:
         """
         if not self._memory.is_open:
             return
-        newest = next(iter(self.positions()), None)
+        newest = next((m for m in self.positions() if self._manifest(m)), None)
         if newest is not None and self.in_memory(newest):
             try:
-                text = self._file(newest, _MANIFEST).read_text()
-                self._copy_to_disk(newest, json.loads(text)["parts"], text)
+                parts = self._manifest(newest)["parts"]
+                self._copy_to_disk(newest, parts, self._file(newest, _MANIFEST).read_text())
             except OSError as error:
                 reason = f"{error.strerror}; free disk space and run again"
                 raise RunError(

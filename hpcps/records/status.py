@@ -21,6 +21,7 @@ from hpcps.records.files import LEFT, Tail
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.step_state import StepState
+from hpcps.records.waits import wait_in
 from hpcps.spec.tree import get, kind_of
 
 State = Literal["done", "running", "silent", "stopped", "failed", "not started", "damaged"]
@@ -178,6 +179,7 @@ class _Rank:
         self.lost: list[dict[str, Any]] = []
         self.resized: list[dict[str, Any]] = []
         self.excluded: dict[object, dict[str, Any]] = {}
+        self.paused: Mapping[str, Any] | None = None
         self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -220,6 +222,7 @@ class _Rank:
                 self.resized.append(line)
             elif event == "excluded":
                 self.excluded[line.get("worker")] = line  # a resumed attempt may state it again
+            self.paused = wait_in((line,), self.paused)
             if "received_pairs" in line:  # a resumed attempt states some rounds again
                 self.pairs[finite(line.get("round"))] = _pairs(line)
             self.last = line
@@ -357,7 +360,7 @@ class _Followed:
             evaluator=""
             if evaluator is None
             else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
-            paused=tuple(rank.last for rank in ranks.values() if rank.last.get("event") == "paused"),
+            paused=tuple(rank.paused for rank in ranks.values() if rank.paused is not None),
             lost=tuple(sorted((line for rank in ranks.values() for line in rank.lost), key=_time)),
             resized=tuple(sorted((line for rank in ranks.values() for line in rank.resized), key=_time)),
             excluded=tuple(sorted((line for rank in ranks.values() for line in rank.excluded.values()), key=_time)),

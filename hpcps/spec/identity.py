@@ -29,7 +29,7 @@ IRRELEVANT = frozenset(
         *("transport.partition", "transport.timeout", "transport.shared_memory", "transport.interface"),
         "transport.device_buffers",
         *("transport.port", "transport.heartbeat_timeout", "transport.resend"),
-        *("survive.after", "survive.servers", "survive.spares"),
+        *("survive.after", "survive.servers", "survive.spares", "survive.wait"),
     }
 )
 """Keys and tables that do not affect results; `fidelity` acts only through the keys that it sets."""

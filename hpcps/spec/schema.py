@@ -294,6 +294,13 @@ class Survive(Config):
         description="Synchronous: the workers of a combiner below which its rounds wait for replacements; default: as "
         "many as the rule needs updates, such as 2 f + 3 for krum.",
     )
+    wait: float = Field(
+        120.0,
+        gt=0,
+        le=WEEK,
+        description="Seconds that rounds wait for replacements; if too few workers are there for longer, `hpcps run` "
+        "stops at a checkpoint.",
+    )
     after: float = Field(
         5.0,
         ge=0.5,

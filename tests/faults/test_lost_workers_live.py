@@ -216,3 +216,37 @@ def test_the_worker_that_evaluates_is_needed(start: Callable[..., Play]) -> None
     assert play.end() > 0
     assert re.search(r"\): worker-0 on \S+ failed .*was killed by signal 9", play.text), play.text
     assert play.left() == {}
+
+
+def test_a_run_that_waits_in_vain_stops_at_a_checkpoint(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that is lost again soon is replaced later each time, in the end later than the run waits."""
+    paced = '[{name="paced", workers=[0, 1, 2], seconds=0.05}]'
+    settings = (
+        *SURVIVING,
+        "--set",
+        "survive.min_workers=3",
+        "--set",
+        "checkpoint.successors=1",
+        "--set",
+        f"heterogeneity.classes={paced}",
+    )
+    play = start(*settings, "--set", "survive.wait=3")
+    play.until()
+    for times in range(3):
+        os.kill(pid_of(play, "worker-1"), signal.SIGKILL)
+        if times < 2:
+            until_replaced(play, "worker-1", times + 1)
+    assert play.end() == 75, play.text
+    waits = "server-0 waits for replacements: it has 2 workers, and needs 3"
+    assert f"{waits}; stopping at the next checkpoint" in play.text
+    assert f"stopped at a checkpoint, as {waits}" in play.text
+    assert play.left() == {}
+    assert not play.run.failures
+    again = start(*settings)
+    again.until(round=int(lines(play, "round")[-1]["round"]) + 3)
+    assert "goes on from its checkpoint" in again.text
+    assert_stops_whole(again)
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 2 attempts are equal" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from interrupted import model, play, play_through
-from survive.test_lost_workers import STEP, survivors
+from survive.test_lost_workers import LAST, STEP, survivors
 
 from hpcps.execution.resume import lines_before
 from hpcps.protocol.messages import Peer
@@ -167,3 +167,52 @@ def test_a_run_that_stops_does_not_wait_for_a_replacement(process, tables, tmp_p
     (position,) = RunDirectory(tmp_path).checkpoints.positions()
     assert process not in of_checkpoint(tmp_path, position)
     assert play(run, tmp_path)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 2), (1, 1), (2, 2)])
+@pytest.mark.parametrize("quorum", [{}, {"quorum": 0.5, "late": "next"}])
+def test_a_round_that_waits_for_replacements_ends_without_an_update_if_the_run_is_to_stop(
+    quorum, validators, servers, tmp_path
+):
+    """Worker 2 is lost for good in round 2, and all are needed. At the loss of worker 3 server 0 hears of a stop."""
+    least = {"min_workers": 2 if validators == 2 else 4}
+    failures = [{"process": f"worker-{k}", "at": [at], "repair": 3600} for k, at in ((2, 0.5), (3, 2.0))]
+    run = survivors(*failures, validators=validators, servers=servers, survive=least, train=quorum)
+    decider = tmp_path / "records" / ("validator-0.jsonl" if validators else "server-0.jsonl")
+    assert not play(run, tmp_path, stop=lambda: '"event": "paused"' in decider.read_text())
+    waited = [line["round"] for line in valid(tmp_path, decider.stem, "paused")]
+    rounds = {line["round"]: line for line in valid(tmp_path, decider.stem, "round")}
+    there = [[0, 1, 3], [0, 1], [0]][validators]  # without validators server 0 has heard of it at once
+    assert rounds[waited[0]]["arrived"] == []
+    assert sorted(worker for worker, _ in rounds[waited[0]]["dropped"]) == there
+    (position,) = RunDirectory(tmp_path).checkpoints.positions()
+    assert position == waited[0] + 2
+    assert all(rounds[round]["arrived"] == [] for round in range(waited[0], position))
+    assert "worker-2" not in of_checkpoint(tmp_path, position)
+    assert {f"worker-{k}" for k in there if k != 3} <= of_checkpoint(tmp_path, position)
+    assert play(run, tmp_path)
+    whole = [line["round"] for line in valid(tmp_path, decider.stem, "round")]
+    assert whole == list(range(len(whole)))
+
+
+def test_a_run_without_any_validator_stops_at_a_checkpoint(tmp_path):
+    failures = [{"process": who, "at": [at], "repair": 3600} for who, at in (("validator-0", 0.5), ("worker-3", 2.0))]
+    run = survivors(*failures, survive={"validators": True}, validators=1, servers=2)
+    server = tmp_path / "records" / "server-0.jsonl"
+    assert not play(run, tmp_path, stop=lambda: '"event": "paused"' in server.read_text())
+    ((wait,), (position,)) = valid(tmp_path, "server-0", "paused"), RunDirectory(tmp_path).checkpoints.positions()
+    assert position == wait["round"] + 2
+    assert {"worker-0", "worker-1"} <= of_checkpoint(tmp_path, position)
+    assert play(run, tmp_path)
+
+
+def test_in_the_last_rounds_a_run_waits_because_no_checkpoint_comes(tmp_path):
+    failures = [{"process": f"worker-{k}", "at": [2 * STEP * (LAST - 1.5) + k], "repair": 5.0} for k in (0, 1)]
+    run = survivors(*failures, survive={"min_workers": 4}, validators=1)
+    decider = tmp_path / "records" / "validator-0.jsonl"
+    assert play(run, tmp_path, stop=lambda: '"event": "paused"' in decider.read_text())
+    rounds = valid(tmp_path, "validator-0", "round")
+    waits = valid(tmp_path, "validator-0", "paused")
+    assert {wait["round"] for wait in waits} == {LAST - 2, LAST - 1}
+    assert all(line["arrived"] for line in rounds)

@@ -323,6 +323,19 @@ class Serve(Message, code=49, kind="SERVE", sender="server 0", receiver="validat
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class EndWait(Message, code=65, kind="END WAIT", sender="server 0", receiver="validator"):
+    """With `survive.workers`: the run is to stop, so if a round waits for replacements, it ends without an update.
+
+    Only the model of the next round can announce the checkpoint.
+
+    Attributes:
+        round: the round.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationRecorded(
     Message, code=50, kind="RECORDED", sender="coordinator; server 0", receiver="server 0; other servers"
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcps.aggregation.encoding import UpdateDecoder
@@ -111,6 +111,7 @@ class QuorumCollector(PartitionCollector):
         self._unsent: list[Send] = []
         self._alarms: deque[int] = deque()
         self._over = False
+        self._ends_wait = -1
         self.closing: Closed | None = None
         super().__init__(share, partitions, first_block, decoder)
         serves = share
@@ -256,7 +257,8 @@ class QuorumCollector(PartitionCollector):
     def close(self, round: int, flags: Flag) -> Iterator[Effect]:
         """Close the round if it has a quorum, or if all have answered.
 
-        The end of the grace time is `elapsed`. A round that waits for every worker has no grace time.
+        The end of the grace time is `elapsed`. A round that waits for every worker has no grace time. One with too few
+        workers waits for replacements; if the run is to stop, it ends, and their updates are dropped.
 
         Args:
             round: the round.
@@ -271,9 +273,10 @@ class QuorumCollector(PartitionCollector):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
+        least = self._lacks_replacements()
         # No replacement takes part before the checkpoint at which the run stops.
-        waits = self._unfilled & self._serves and Flag.SUSPEND not in flags
-        if waits and (yield from self._waits_for_replacements(round)):
+        if least and self._ends_wait != round and Flag.SUSPEND not in flags:
+            yield from self._record_wait(round, least)
             return
         if not everyone:
             if len(self._answers) < needed or not self._always <= self._answers.keys():
@@ -287,8 +290,9 @@ class QuorumCollector(PartitionCollector):
         if not everyone and not train.grace:
             always = [n for n, answer in enumerate(order) if self._sender(answer.worker) in self._always]
             order = order[: max([needed, *(n + 1 for n in always)])]
+        order = [] if least else order
         arrived = tuple(self._sender(answer.worker) for answer in order)
-        gone = self._answers if train.late == "drop" else {}
+        gone = self._answers if train.late == "drop" or least else {}
         answered, lost = self._membership.close({*arrived, *self._dropped_arrivals, *gone})
         names = {"arrived": arrived, "answered": answered, "lost": lost}
         indices = {name: tuple(peer.index for peer in peers) for name, peers in names.items()}
@@ -304,16 +308,27 @@ class QuorumCollector(PartitionCollector):
                 self._told.add(peer)
                 yield Send(peer, Abandon(round=entries[-1].round))
 
-    def _waits_for_replacements(self, round: int) -> Generator[Effect, None, bool]:
-        """Return whether too few workers are there, also with those that get the next model; record each change."""
-        there = len(self._serves - self._unfilled)
+    def end_wait(self, round: int) -> None:
+        """Have a round wait for no replacements, because the run is to stop."""
+        self._ends_wait = round
+
+    def _lacks_replacements(self) -> int:
+        """Return how many workers are needed, if too few are there, also with those that get the next model; else 0."""
+        if not self._unfilled & self._serves:
+            return 0
         least = self._run.workers_needed(len(self._serves)) if self._role == "worker" else 1
-        if there >= least or there + self._membership.newcomers >= least:
-            return False
-        if self._paused != (round, there + self._membership.newcomers):
-            self._paused = round, there + self._membership.newcomers
-            yield Record("paused", {f"{self._role}s": self._paused[1], "needed": least})
-        return True
+        return least if self._there < least else 0
+
+    @property
+    def _there(self) -> int:
+        """The number of workers that are there, or get the next model."""
+        return len(self._serves - self._unfilled) + self._membership.newcomers
+
+    def _record_wait(self, round: int, least: int) -> Iterator[Effect]:
+        """Record that the round waits for replacements, whenever other workers are there."""
+        if self._paused != (round, self._there):
+            self._paused = round, self._there
+            yield Record("paused", {f"{self._role}s": self._there, "needed": least})
 
     def _is_everywhere(self, peer: Peer) -> bool:
         """Return whether the answer of a worker, which is here, is on all servers; without followers it is."""
@@ -431,7 +446,7 @@ class QuorumCollector(PartitionCollector):
             if self._is_in(peer):
                 self.positions.count(peer)
                 self._present[self._row[peer]] = self._collector.has(peer, 0)
-            elif self._train.late == "drop":
+            elif self._train.late == "drop" or not closed.arrived:
                 for owed in [each for each in entries if not each.dropped]:
                     self._drop(peer, owed)
         yield from self._send()

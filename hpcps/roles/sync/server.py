@@ -17,6 +17,7 @@ from hpcps.protocol.messages import (
     Closed,
     CombinedUpdate,
     Complete,
+    EndWait,
     EvaluationRecorded,
     Flag,
     InitialModel,
@@ -103,6 +104,7 @@ class SyncServer(MessagingRole):
         self._known: _Known | None = None
         self._stages = StageMachine(SYNC_SERVER)
         self._diverged = False
+        self._ends_wait = -1  # the last round that waits for no replacements
         self._now = 0.0
         self._early: list[Event] = []  # before the initial model
         # The rounds that server 0 has closed, and this server has not.
@@ -159,6 +161,8 @@ class SyncServer(MessagingRole):
                 self._checkpoint.stop(event)
             case Snapped():
                 yield from self._snapped(event)
+        if self._known is not None and self._checkpoint.wanted and self._run.survive.workers:
+            yield from self._end_wait(self._known)
 
     def _note_member(self, known: _Known, event: Lost | Replaced) -> Iterator[Effect]:
         """Go on without a lost worker or validator, or with its replacement; validators decide on their workers."""
@@ -177,6 +181,18 @@ class SyncServer(MessagingRole):
             yield from self._combine_when_ready(known)
         if isinstance(event, Lost):  # last, because it may end the run
             yield from self._checkpoint.lose(event.peer)
+
+    def _end_wait(self, known: _Known) -> Iterator[Effect]:
+        """Have the round wait for no replacements, if the model of the next one can announce the checkpoint."""
+        announced = self._checkpoint.open is not None or known.announcements.over(self.round + 2)
+        if announced or self._ends_wait == self.round or self._stages.stage not in (Stage.GATHERING, Stage.COMBINING):
+            return
+        self._ends_wait = self.round
+        for validator in self._readers.validators:
+            yield Send(Peer("validator", validator), EndWait(round=self.round))
+        if isinstance(known.collector, QuorumCollector):
+            known.collector.end_wait(self.round)
+            yield from self._combine_when_ready(known)
 
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
         if self._known is None and self._run.survive.validators and not isinstance(message, InitialModel):

@@ -15,6 +15,7 @@ from hpcps.protocol.messages import (
     AuditedState,
     CombinedUpdate,
     Credit,
+    EndWait,
     Flag,
     ModelPartition,
     Peer,
@@ -151,6 +152,10 @@ class SyncValidator(TrainingRole):
             case Received(source, Serve() as taken_over) if source == SERVER_0:
                 if isinstance(self._collector, QuorumCollector):
                     self._collector.positions.learn(taken_over.positions)
+            case Received(source, EndWait() as ends) if source == SERVER_0:
+                if isinstance(self._collector, QuorumCollector):
+                    self._collector.end_wait(ends.round)
+                    yield from self._combine_when_ready()
             case Received(source, Credit() as credit) if source in self._servers:
                 yield from self._sender.take_credit(source, credit)
             case Received() | Malformed() if not self._training.takes(event):

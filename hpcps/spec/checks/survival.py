@@ -55,13 +55,18 @@ def survival_needs(run: Run) -> Iterator[Need]:
         if least is not None:
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", "min_workers"), "survivors", message)
-        for name in sorted(run.survive.model_fields_set & {"after", "spares", "residual", "batch"}):
+        for name in sorted(run.survive.model_fields_set & {"after", "spares", "residual", "batch", "wait"}):
             message = "has an effect only with workers = true: set that, or leave it out"
             yield Need(("survive", name), "survivors", message)
         return
     if least is not None:
         message = "in an asynchronous run nobody waits for a number of workers: leave it out"
         yield Need(("survive", "min_workers"), "rounds", message)
+    if "wait" in run.survive.model_fields_set:
+        message = "in an asynchronous run nobody waits for a number of workers: leave it out"
+        yield Need(("survive", "wait"), "rounds", message)
+        message = "only `hpcps run` over processes stops a run that waits: leave it out"
+        yield Need(("survive", "wait"), "processes", message)
     if least is not None and run.shares and least > min(run.shares):
         message = f"a combiner has {min(run.shares)} workers: use at most that many"
         yield Need(("survive", "min_workers"), "", message, (WORKERS, VALIDATORS))
