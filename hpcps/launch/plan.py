@@ -17,6 +17,8 @@ from hpcps.records.files import write_whole
 FORMAT = 8
 """Version of the file format; a rank refuses other versions."""
 
+_LONGEST_WAIT = 120.0
+"""Seconds that rounds wait for replacements, unless the run says otherwise."""
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
 ACCEPTED = "accepted"
 """The `Plan.device_memory` of a launch whose MPI takes device memory; other values say why it does not."""
@@ -171,8 +173,10 @@ class Plan:
     @property
     def longest_wait(self) -> float | None:
         """The seconds that a round may wait for replacements before its run stops; None if no round does."""
-        wait = self._survive.get("wait") if self.runs and self.replaceable else None
-        return None if wait is None else float(wait)
+        if not self.runs or not self.replaceable:
+            return None
+        wait = self._survive.get("wait")
+        return float(wait) if wait is not None else min(_LONGEST_WAIT, self.timeout / 2)
 
     @property
     def _survive(self) -> Mapping[str, Any]:

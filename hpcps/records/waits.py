@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_AFTER = ("start", "round", "end")
+_AFTER = ("start", "closed", "round", "end")
 """Events after which the process does not wait any more."""
 
 

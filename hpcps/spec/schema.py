@@ -294,12 +294,12 @@ class Survive(Config):
         description="Synchronous: the workers of a combiner below which its rounds wait for replacements; default: as "
         "many as the rule needs updates, such as 2 f + 3 for krum.",
     )
-    wait: float = Field(
-        120.0,
+    wait: float | None = Field(
+        None,
         gt=0,
         le=WEEK,
         description="Seconds that rounds wait for replacements; if too few workers are there for longer, `hpcps run` "
-        "stops at a checkpoint.",
+        "stops at a checkpoint. Default: 120, or half of `transport.timeout` if that is less.",
     )
     after: float = Field(
         5.0,

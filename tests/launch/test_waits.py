@@ -33,47 +33,78 @@ def written(folder, *lines):
     (folder / "records" / "validator-0.jsonl").write_text(text)
 
 
+def after(waits, run, clock, *seconds):
+    """Return what is said after further seconds, with a look each second."""
+    said = []
+    for count in seconds:
+        for _ in range(count):
+            clock.now += 1
+            last = waits.too_long(run)
+        said.append(last)
+    return said
+
+
 def test_a_run_that_waits_for_longer_than_it_may_is_noticed(tmp_path):
     clock, run = Clock(), RunDirectory(tmp_path)
     waits = Waits(plan_of(tmp_path, workers=True, wait=20), clock)
     written(tmp_path, {"event": "round"}, PAUSED)
-    assert waits.too_long(run) == ""
-    clock.now += 19
-    assert waits.too_long(run) == ""
-    clock.now += 1
-    assert waits.too_long(run) == WAITS
+    assert after(waits, run, clock, 1, 19, 1) == ["", "", WAITS]
     assert waits.too_long(None) == ""
 
 
-@pytest.mark.parametrize("last", [{"event": "round"}, {"event": "start"}, {"event": "end"}])
+@pytest.mark.parametrize("last", [{"event": name} for name in ("start", "closed", "round", "end")])
 def test_a_run_that_does_not_wait_any_more_is_not(last, tmp_path):
     clock, run = Clock(), RunDirectory(tmp_path)
     waits = Waits(plan_of(tmp_path, workers=True, wait=20), clock)
+    written(tmp_path, PAUSED)
+    assert after(waits, run, clock, 15) == [""]
     written(tmp_path, PAUSED, last)
-    for _ in range(3):
-        assert waits.too_long(run) == ""
-        clock.now += 30
+    assert after(waits, run, clock, 60) == [""]
+    written(tmp_path, PAUSED, last, PAUSED)
+    assert after(waits, run, clock, 20, 1) == ["", WAITS]
 
 
-def test_another_line_is_no_end_of_the_wait_but_a_change_begins_it_anew(tmp_path):
+def test_further_losses_and_other_lines_do_not_end_a_wait(tmp_path):
+    clock, run = Clock(), RunDirectory(tmp_path)
+    waits = Waits(plan_of(tmp_path, workers=True, wait=20), clock)
+    lines = [PAUSED]
+    for event in ("lost", "evaluation", "replaced", "paused"):
+        written(tmp_path, *lines)
+        assert after(waits, run, clock, 5) == [""]
+        lines.append(PAUSED | {"event": event})
+    assert after(waits, run, clock, 1) == [WAITS]
+
+
+def test_a_wait_of_an_earlier_attempt_does_not_count(tmp_path):
+    """It was killed while it waited, so its record ends with that."""
+    written(tmp_path, {"event": "round"}, PAUSED)
+    clock, run = Clock(), RunDirectory(tmp_path)
+    waits = Waits(plan_of(tmp_path, workers=True, wait=20), clock)
+    assert after(waits, run, clock, 60) == [""]
+    written(tmp_path, {"event": "round"}, PAUSED, {"event": "start"}, PAUSED)
+    assert after(waits, run, clock, 20, 1) == ["", WAITS]
+
+
+def test_the_time_in_which_everything_is_suspended_does_not_count(tmp_path):
     clock, run = Clock(), RunDirectory(tmp_path)
     waits = Waits(plan_of(tmp_path, workers=True, wait=20), clock)
     written(tmp_path, PAUSED)
+    assert after(waits, run, clock, 2) == [""]
+    clock.now += 1000
     assert waits.too_long(run) == ""
-    clock.now += 15
-    written(tmp_path, PAUSED, {"event": "evaluation"})
-    assert waits.too_long(run) == ""
-    clock.now += 15
-    assert waits.too_long(run) == ""
-    clock.now += 5
-    assert waits.too_long(run) == WAITS
+    assert after(waits, run, clock, 13, 1) == ["", WAITS]
 
 
-@pytest.mark.parametrize("survive", [{}, {"workers": False, "wait": 1}, {"workers": True}])
+@pytest.mark.parametrize(("timeout", "longest"), [(60, 30), (600, 120)])
+def test_without_the_key_a_run_waits_for_less_than_its_processes(timeout, longest, tmp_path):
+    plan = plan_of(tmp_path, workers=True)
+    plan.runs[0].spec["run"]["transport"]["timeout"] = timeout
+    assert plan.longest_wait == longest
+
+
+@pytest.mark.parametrize("survive", [{}, {"workers": False, "wait": 1}])
 def test_a_run_that_survives_nothing_waits_for_nobody(survive, tmp_path):
     clock, run = Clock(), RunDirectory(tmp_path)
     waits = Waits(plan_of(tmp_path, **survive), clock)
     written(tmp_path, PAUSED)
-    for _ in range(2):
-        assert waits.too_long(run) == ""
-        clock.now += 1000
+    assert after(waits, run, clock, 1000) == [""]

@@ -310,3 +310,20 @@ def test_without_a_fault_nothing_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(FAULTS, "none", (QuorumCollector, "serve", SERVE))
     with pytest.raises(pytest.fail.Exception):
         test_a_planted_fault_is_found("none", tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("validators", [1, 2])
+def test_a_worker_is_replaced_while_there_is_no_coordinator(validators, tmp_path):
+    """Validator 0 is lost before its initial model is sent. Its successor hears of no loss of worker 2."""
+    failures = (
+        {"process": "validator-0", "at": [0.001], "repair": 1.0},
+        {"process": "worker-2", "at": [0.5], "repair": 0.01},
+    )
+    costs = {"messages": {"send": 0.01}, "remote": {"latency": 0.3}, "local": {"latency": 0.3}}
+    run = survivors(*failures, validators=validators, survive={"validators": True}, simulation=costs)
+    played(run, tmp_path)
+    (lost,), (replaced,) = lines(tmp_path, "validator-0", "lost"), lines(tmp_path, "validator-0", "replaced")
+    assert (lost["process"], replaced["process"]) == ("worker-2", "worker-2")
+    arrived = [line["arrived"] for line in lines(tmp_path, "validator-0", "round")]
+    assert 2 not in arrived[0]
+    assert 2 in arrived[1]

@@ -42,11 +42,12 @@ class LastAnswer:
         arrays: dict[str, NDArray[Any]] = {}
         parts: list[list[object]] = []
         for number, (to, message) in enumerate(self.messages):
+            note: dict[str, object] = {} if message.position is None else {"position": message.position}
             if isinstance(message, Absent):
-                note = {} if message.abandoned is None else {"abandoned": message.abandoned}
+                note |= {} if message.abandoned is None else {"abandoned": message.abandoned}
                 parts.append([str(to), message.code, 0, 0, note])
             else:
-                parts.append([str(to), message.code, message.shard, message.partition, {}])
+                parts.append([str(to), message.code, message.shard, message.partition, note])
                 arrays[f"mask {number}"], arrays[f"payload {number}"] = message.mask, on_host(message.values)
         return State(arrays, {"round": self.round, "took": self.took, "parts": parts})
 
@@ -56,11 +57,13 @@ class LastAnswer:
         self.round, self.took, self.messages = facts["round"], facts["took"], []
         for number, (to, code, shard, partition, note) in enumerate(facts["parts"]):
             message: Update | Absent
+            position = note.get("position")  # not in a checkpoint of an earlier version
             if code == Absent.code:
-                message = Absent(round=self.round, flags=Flag.NONE, abandoned=note.get("abandoned"))
+                message = Absent(round=self.round, flags=Flag.NONE, abandoned=note.get("abandoned"), position=position)
             else:
                 mask, values = arrays[f"mask {number}"], arrays[f"payload {number}"]
                 message = Update(
-                    round=self.round, shard=shard, partition=partition, flags=Flag.NONE, mask=mask, values=values
-                )
+                    round=self.round, shard=shard, partition=partition, flags=Flag.NONE, position=position, mask=mask,
+                    values=values,
+                )  # fmt: skip
             self.messages.append((Peer.parse(to), message))

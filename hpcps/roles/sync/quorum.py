@@ -258,7 +258,7 @@ class QuorumCollector(PartitionCollector):
         """Close the round if it has a quorum, or if all have answered.
 
         The end of the grace time is `elapsed`. A round that waits for every worker has no grace time. One with too few
-        workers waits for replacements; if the run is to stop, it ends, and their updates are dropped.
+        workers waits for replacements, unless the run is to stop.
 
         Args:
             round: the round.
@@ -267,8 +267,7 @@ class QuorumCollector(PartitionCollector):
         if not self._decides or self.closing is not None:
             return
         train, owed = self._train, [each for entries in self._owed.values() for each in entries]
-        everyone, there = Flag.EVERYONE in flags, len(self._serves - self._unfilled)
-        needed = min(self._run.updates_needed(len(self._serves)), there) if self._role == "worker" else there
+        everyone, needed = Flag.EVERYONE in flags, self._answers_needed()
         if everyone and not all(each.answered for each in owed):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
@@ -281,6 +280,8 @@ class QuorumCollector(PartitionCollector):
         if not everyone:
             if len(self._answers) < needed or not self._always <= self._answers.keys():
                 return
+            if not self._gets_next and not all(each.answered for each in owed):
+                return
             if not self._over and not all(each.answered or each.dropped for each in owed):
                 if round not in self._alarms:
                     self._alarms.append(round)
@@ -290,9 +291,8 @@ class QuorumCollector(PartitionCollector):
         if not everyone and not train.grace:
             always = [n for n, answer in enumerate(order) if self._sender(answer.worker) in self._always]
             order = order[: max([needed, *(n + 1 for n in always)])]
-        order = [] if least else order
         arrived = tuple(self._sender(answer.worker) for answer in order)
-        gone = self._answers if train.late == "drop" or least else {}
+        gone = self._answers if train.late == "drop" else {}
         answered, lost = self._membership.close({*arrived, *self._dropped_arrivals, *gone})
         names = {"arrived": arrived, "answered": answered, "lost": lost}
         indices = {name: tuple(peer.index for peer in peers) for name, peers in names.items()}
@@ -307,6 +307,19 @@ class QuorumCollector(PartitionCollector):
             if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
                 self._told.add(peer)
                 yield Send(peer, Abandon(round=entries[-1].round))
+
+    def _answers_needed(self) -> int:
+        """Return how many answers the round waits for: of those that are there, whose answers are not dropped."""
+        there = self._serves - self._unfilled
+        if self._role != "worker":
+            return len(there)
+        able = sum(any(not each.dropped for each in self._owed[peer]) for peer in there)
+        return min(self._run.updates_needed(len(self._serves)), able)
+
+    @property
+    def _gets_next(self) -> bool:
+        """Whether anybody gets the next model if the round closes now."""
+        return bool(self._answers or self._dropped_arrivals or self._membership.newcomers)
 
     def end_wait(self, round: int) -> None:
         """Have a round wait for no replacements, because the run is to stop."""
@@ -368,6 +381,8 @@ class QuorumCollector(PartitionCollector):
             if peer in self._serves:
                 yield from self._lose(event)
         else:
+            if peer not in self._gone and peer in self._serves:  # it was lost before this combiner itself began
+                yield from self._lose(Lost(peer, "it was replaced", event.arrived, event.arrived))
             self._gone.discard(peer)
             self._incarnations[peer] = event.incarnation
             if peer in self._serves:
@@ -446,7 +461,7 @@ class QuorumCollector(PartitionCollector):
             if self._is_in(peer):
                 self.positions.count(peer)
                 self._present[self._row[peer]] = self._collector.has(peer, 0)
-            elif self._train.late == "drop" or not closed.arrived:
+            elif self._train.late == "drop":
                 for owed in [each for each in entries if not each.dropped]:
                     self._drop(peer, owed)
         yield from self._send()

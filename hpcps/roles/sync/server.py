@@ -184,8 +184,10 @@ class SyncServer(MessagingRole):
 
     def _end_wait(self, known: _Known) -> Iterator[Effect]:
         """Have the round wait for no replacements, if the model of the next one can announce the checkpoint."""
-        announced = self._checkpoint.open is not None or known.announcements.over(self.round + 2)
-        if announced or self._ends_wait == self.round or self._stages.stage not in (Stage.GATHERING, Stage.COMBINING):
+        # One that is under way, other than at the end of this round, is soon complete.
+        announces = self._checkpoint.open in (None, self.round + 1) and not known.announcements.over(self.round + 2)
+        gathers = self._stages.stage in (Stage.GATHERING, Stage.COMBINING)
+        if not announces or not gathers or self._ends_wait == self.round:
             return
         self._ends_wait = self.round
         for validator in self._readers.validators:

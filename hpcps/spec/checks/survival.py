@@ -62,11 +62,15 @@ def survival_needs(run: Run) -> Iterator[Need]:
     if least is not None:
         message = "in an asynchronous run nobody waits for a number of workers: leave it out"
         yield Need(("survive", "min_workers"), "rounds", message)
-    if "wait" in run.survive.model_fields_set:
+    if (wait := run.survive.wait) is not None:
         message = "in an asynchronous run nobody waits for a number of workers: leave it out"
         yield Need(("survive", "wait"), "rounds", message)
         message = "only `hpcps run` over processes stops a run that waits: leave it out"
         yield Need(("survive", "wait"), "processes", message)
+        longest = getattr(run.transport, "timeout", wait) / 2
+        if wait > longest:
+            message = f"processes that wait for longer than transport.timeout fail: use at most {longest:g}, half of it"
+            yield Need(("survive", "wait"), "", message, (("transport", "timeout"),))
     if least is not None and run.shares and least > min(run.shares):
         message = f"a combiner has {min(run.shares)} workers: use at most that many"
         yield Need(("survive", "min_workers"), "", message, (WORKERS, VALIDATORS))
