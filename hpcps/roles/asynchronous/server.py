@@ -114,7 +114,8 @@ class AsyncServer(MessagingRole):
             self._members.lose(peer)
             if peer in self._log.submitters and self._roster.validators:
                 self._log.drop(peer)
-            yield from (record_loss(event),) if decides else ()
+            # If a validator may be lost, it may be lost before it has recorded the loss of a worker.
+            yield from (record_loss(event),) if decides or self._run.survive.validators else ()
             if self.peer == SERVER_0 and self._stages.stage is Stage.SERVING and peer.role == "validator":
                 yield from self._serve_without(peer, shard)
             if self._stages.stage is Stage.SERVING:
