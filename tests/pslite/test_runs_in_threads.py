@@ -50,8 +50,9 @@ def test_a_run_that_loses_processes_of_all_roles(seed, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("receiver", [Peer("worker", 0), Peer("validator", 0), Peer("server", 1)])
+@pytest.mark.parametrize(
+    ("receiver", "mode"), [*zip((Peer("worker", 0), Peer("validator", 0), Peer("server", 1)), MODES, strict=True)]
+)
 def test_what_a_server_has_sent_arrives_although_its_standby_is_new(receiver, mode, tmp_path):
     """Messages of server 0 are on their way for long: its new standby gets its state, and it is killed, later."""
     played = ThreadedRun(run_of((2, 1, 2), epochs=4, seed=1, **mode), tmp_path / "run", 1)
