@@ -194,6 +194,11 @@ class PsliteTransport(MessageTransport):
                 self._peers[standby] = standby_of(server)
             if nodes[0] != self._node.id:
                 self._tell_count(nodes[0], SWITCHED, NEW)
+        # The role has not begun. What has come before was taken for messages of standbys, if they are servers now.
+        self._inbox = deque(
+            each if isinstance(each, (Lost, Replaced)) else (self._peers[each[1].sender], *each[1:])
+            for each in self._inbox
+        )
 
     def add_standby(self, server: Peer, node: int, incarnation: int) -> None:
         """Send messages to a server to a new standby, too, in the receiving thread."""
