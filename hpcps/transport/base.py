@@ -92,8 +92,8 @@ class StandbyTransport(MessageTransport):
 
     @property
     @abstractmethod
-    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]]:
-        """What is kept for each role."""
+    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]] | None:
+        """What is kept for each role; None while messages that are not kept are on their way to other processes."""
 
     @abstractmethod
     def keep(self, to: Peer, envelope: Envelope) -> None:

@@ -45,7 +45,7 @@ SILENCE = 5.0
 WAITS = ((node, "_RECOVERY_WAIT", 0.05), (node, "_LINGER", 0.5), (membership, "PROBE_EVERY", 0.02))
 """What takes longer in a real launch."""
 SURVIVING = {"workers": True, "validators": True, "servers": True}
-ENDS = ("before its standby had its state", "that its new standby does not have", "no standby is there to take")
+ENDS = ("before its standby had its state", "no standby is there to take")
 """What ends a run that loses both processes of a server."""
 
 
@@ -82,7 +82,7 @@ class Life:
         self.peer, self.incarnation, self.chance = peer, incarnation, chance
         self.sent, self.last, self.until = 0, float("inf"), float("inf")
         self.dead = False
-        self.driver = self.members = self.group = self.node = None
+        self.driver = self.members = self.group = self.node = self.delays = None
         self.result = None
 
     def kill(self, after, seconds):
@@ -108,13 +108,22 @@ class Life:
 
 
 class Delays:
-    """Holds back the messages of some senders to a node for a while, each sender's in order."""
+    """Holds back the messages of some senders to a node for a while, each sender's in order.
+
+    Attributes:
+        held: the nodes whose messages are held back until they are removed here.
+    """
 
     def __init__(self, incoming, chance, share):
         self._incoming, self._chance, self._share = incoming, chance, share
         self._receive, self._suspend = incoming.receive, incoming.suspend
         incoming.receive, incoming.suspend = self.receive, self.suspend
         self._queues, self._until = {}, {}
+        self.held = set()
+
+    def holds(self, node):
+        """Return whether messages of a node are held back."""
+        return node in self.held and node in self._queues
 
     def suspend(self, peer):
         """Give back what is of a connection that is read later."""
@@ -123,9 +132,14 @@ class Delays:
         for connection, _, frames in reversed(self._queues.pop(peer, ())):
             connection.kept.insert(0, frames)
 
-    def receive(self, timeout):
+    def _due(self):
         now = time.monotonic()
-        due = [key for key in self._queues if self._until.get(key, 0.0) <= now]
+        for key in self.held & self._queues.keys():
+            self._until[key] = now + 0.02
+        return now, [key for key in self._queues if self._until.get(key, 0.0) <= now]
+
+    def receive(self, timeout):
+        now, due = self._due()
         wait = 0.0 if due else timeout
         if not due and self._queues:
             rest = max(min(self._until[key] for key in self._queues) - now, 0.0)
@@ -139,8 +153,7 @@ class Delays:
                 late = self._chance.random() < self._share
                 self._until[key] = time.monotonic() + (self._chance.uniform(0.0, 0.3) if late else 0.0)
             self._queues[key].append((self._incoming._last, sender, frames))
-        now = time.monotonic()
-        due = [key for key in self._queues if self._until[key] <= now]
+        _, due = self._due()
         if not due:
             return None
         key = self._chance.choice(due)
@@ -166,7 +179,7 @@ class MortalNode(node.Node):
 
         members.send = mortal
         if not members.schedules:
-            Delays(members.sockets.incoming, life.chance, self.late)
+            life.delays = Delays(members.sockets.incoming, life.chance, self.late)
 
 
 class ThreadedRun:

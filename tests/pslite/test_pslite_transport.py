@@ -547,3 +547,13 @@ def test_any_other_bytes_are_no_text(frame):
     for kind in (Text, Everyone):
         with pytest.raises(InputError):
             parse_as(kind, "it", frame)
+
+
+def test_what_comes_before_a_new_process_knows_the_servers_is_of_the_server(company):
+    """The standby has taken the place of the server, and sends a message before the table of servers comes."""
+    everyone, _ = company(**WITH_STANDBY)
+    new, standby = everyone[0].transport, everyone[1].transport
+    standby.send(A, Envelope(S, "run", Credit(round=3, partitions=1)))
+    within(10, lambda: new._inbox, "a message")
+    new.seat({S: (everyone[1]._node.id, everyone[2]._node.id)})
+    assert next_arrival(new).source == S

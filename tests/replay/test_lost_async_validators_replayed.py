@@ -78,3 +78,18 @@ def test_the_replay_names_a_line_that_says_something_else_of_who_serves(process,
     assert result.difference is not None
     assert result.difference.where == f"records/{process}.jsonl, line {number + 1}"
     assert f"`{field}`" in result.difference.what
+
+
+@pytest.mark.parametrize("at", [0.95, 1.05, 1.3])
+@pytest.mark.parametrize("validators", [1, 2])
+def test_each_loss_has_one_line(validators, at, tmp_path):
+    """The worker is lost before its validator, with it, or while another one, or none, serves it."""
+    validator = f"validator-{validators - 1}"
+    failures = [{"process": validator, "at": [1.05], "repair": 1.2}, {"process": "worker-3", "at": [at]}]
+    run = run_of(*failures, servers=2, validators=validators)
+    directory = run_here(run, tmp_path / "run")
+    lost = [line["process"] for file in directory.records for line in lines(directory.path, file.stem, "lost")]
+    assert sorted(lost) == [validator, "worker-3"]
+    assert_consistent(run, directory.path)
+    result, _ = replayed(directory, tmp_path / "replay")
+    assert result.difference is None, result.difference

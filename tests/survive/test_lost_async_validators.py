@@ -374,6 +374,18 @@ def test_a_checkpoint_has_no_part_of_a_lost_validator(tmp_path):
     assert RunDirectory(tmp_path).done
 
 
+@pytest.mark.parametrize("there", [[0], [0, 1]])
+def test_a_checkpoint_comes_next_if_such_an_entry_has_its_position(there, tmp_path):
+    """The entry at which other validators serve the workers, and the one that admits the replacement."""
+    failure = {"process": "validator-1", "at": [1.05], "repair": 0.5}
+    run_here(run_of(failure, servers=2), tmp_path / "without")
+    applied = lines(tmp_path / "without", "server-0", "applied")
+    (entry,) = (line["entry"] for line in applied if line.get("validators") == there)
+    run_here(run_of(failure, servers=2, checkpoint={"rounds": entry}), tmp_path / "with")
+    made = [line["moment"] for line in lines(tmp_path / "with", "server-0", "checkpoint")]
+    assert made[:1] == [entry + 1]
+
+
 def test_check_says_what_becomes_of_lost_validators(tmp_path, capsys):
     file = tmp_path / "file.toml"
     keys = {"topology.validators": 2, "train.mode": "async", "validation.rule.kind": "naive_async"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from hpcps.protocol.roster import standby_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordLines, RecordWriter
 from hpcps.roles.events import Effect, Event, Finish, Role, Save, SaveEvaluation, Seal, Send, Snapped, Snapshot
-from hpcps.transport.base import Arrived, MessageTransport, StandbyTransport, Traffic
+from hpcps.transport.base import Arrived, KeptMessage, MessageTransport, StandbyTransport, Traffic
 
 
 class HeldRecord(RecordWriter):
@@ -66,6 +66,7 @@ class PrimaryDriver(RoleDriver):
         super().__init__(role, transport, record, directory, **{**options, "ordered": True})
         self._standby: Peer | None = standby_of(role.peer)
         self._joining: Replaced | None = None
+        self._delivering = False  # a new standby waits until the others have got what they were sent
         self._own = Envelopes(role.peer, role.run_id)
         # Bytes count when the role sends and gets messages, as without a standby.
         self._traffic = Traffic(scale=transport.traffic.scale)
@@ -89,15 +90,27 @@ class PrimaryDriver(RoleDriver):
         self._transport.confirm()  # if it was stopped, the standby may have its place
         if self._stalled:
             self._gather()
-        if self._stalled or self.finished:
+        if self._stalled or self.finished or not self._goes_on():
             return None
-        if self._may_begin:
-            self._begin_journal()
         event = super().take()
         if event is None and self._may_begin:  # the standby has just come, and more after it
-            self._begin_journal()
-            event = super().take()
+            event = super().take() if self._goes_on() else None
         return event
+
+    def _goes_on(self) -> bool:
+        """Give a new standby the state, if there is one; return whether the role may go on.
+
+        It waits until the others have got what it has sent: the new standby could not send that again.
+        """
+        self._delivering = False
+        if self._may_begin:
+            kept = self._transport.kept if isinstance(self._transport, StandbyTransport) else {}
+            if kept is None:
+                self._delivering = True
+                self._gather()
+            else:
+                self._begin_journal(kept)
+        return not self._delivering
 
     @property
     def _may_begin(self) -> bool:
@@ -112,7 +125,7 @@ class PrimaryDriver(RoleDriver):
 
     @property
     def resumes(self) -> float | None:
-        return None if self._stalled else super().resumes
+        return None if self._stalled or self._delivering else super().resumes
 
     def give_up(self, reason: str, error: BaseException | None = None) -> None:
         for held in self._held:
@@ -207,16 +220,14 @@ class PrimaryDriver(RoleDriver):
         envelope = Envelope(event.source, self._role.run_id, event.message)
         return CopyOfMessage(entry=entry, header=envelope.header.hex(), values=envelope.payload)
 
-    def _begin_journal(self) -> None:
-        """Give a new standby the state, and all further events."""
+    def _begin_journal(self, kept: Mapping[Peer, Sequence[KeptMessage]]) -> None:
+        """Give a new standby the state, with what is kept for others, and all further events."""
         joined, self._joining = self._joining, None
         assert joined is not None, "there is one"
         self._record.write("standby_began", process=str(joined.peer), incarnation=joined.incarnation)
         image = Image(
             self._role, self._account.kept(), self._record.lines_of_attempt or 0, dict(self._due),
-            frozenset(self._known_lost), Counter(self._sent),
-            self._transport.kept if isinstance(self._transport, StandbyTransport) else {},
-            self._alarms.left, self.waiting_for, self.limited,
+            frozenset(self._known_lost), Counter(self._sent), kept, self._alarms.left, self.waiting_for, self.limited,
         )  # fmt: skip
         file = f"{self._role.peer}-{joined.incarnation}.image"
         image.write(self._directory.images / file)

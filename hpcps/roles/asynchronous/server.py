@@ -114,7 +114,8 @@ class AsyncServer(MessagingRole):
             self._members.lose(peer)
             if peer in self._log.submitters and self._roster.validators:
                 self._log.drop(peer)
-            yield from (record_loss(event),) if decides else ()
+            # If a validator may be lost, it may be lost before it has recorded the loss of a worker.
+            yield from (record_loss(event),) if decides or self._run.survive.validators else ()
             if self.peer == SERVER_0 and self._stages.stage is Stage.SERVING and peer.role == "validator":
                 yield from self._serve_without(peer, shard)
             if self._stages.stage is Stage.SERVING:
@@ -148,6 +149,7 @@ class AsyncServer(MessagingRole):
             yield Send(server, place.message(entry))
         yield from self._members.serve(there, place.index)
         yield from self._execute(entry, place, shard)
+        yield from self._checkpoint_after(place, place.epoch)
 
     def _admit_validator(self, event: Replaced, shard: AsyncShard) -> Iterator[Effect]:
         """Have the replacement of a validator take part; after the run only that of the coordinator, to evaluate."""
@@ -172,7 +174,7 @@ class AsyncServer(MessagingRole):
             yield Send(server, admitted)
         if serving:
             yield from self._execute(entry, place, shard)
-            yield from self._checkpoint_when_due(due=self._checkpoint.wanted and not self._checkpoint.suspending)
+            yield from self._checkpoint_after(place, place.epoch)
         else:
             members.answered[peer] = request
             yield self._last_model(peer, request, place, shard)
@@ -310,6 +312,16 @@ class AsyncServer(MessagingRole):
             yield Send(peer, WriteCheckpoint(position=place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 
+    def _checkpoint_after(self, place: LogPosition, epoch: int) -> Iterator[Effect]:
+        """Put a checkpoint into the log if one is due after an entry; `epoch` is the epoch before the entry."""
+        if self._stages.stage is not Stage.SERVING:
+            return
+        entries, epochs = (place.index - 1, place.index), (epoch, place.epoch)
+        due = self._checkpoint.is_due(self._run.checkpoint, entries, epochs)
+        due |= epoch < place.epoch and self._checkpoint.end_epoch()
+        due |= self._checkpoint.wanted and not self._checkpoint.suspending
+        yield from self._checkpoint_when_due(due=due)
+
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written."""
         if self.keeps_checkpoints:
@@ -410,11 +422,7 @@ class AsyncServer(MessagingRole):
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(entry))
         yield from self._execute(entry, place, shard)
-        if self._stages.stage is Stage.SERVING:
-            entries, epochs = (place.index - 1, place.index), (before, place.epoch)
-            due = self._checkpoint.is_due(self._run.checkpoint, entries, epochs)
-            due |= before < place.epoch and self._checkpoint.end_epoch()
-            yield from self._checkpoint_when_due(due=due)
+        yield from self._checkpoint_after(place, before)
 
     def _execute_ordered(self, shard: AsyncShard) -> Iterator[Effect]:
         """Execute the entries that have come and have their place."""

@@ -237,7 +237,8 @@ class AsyncValidator(TrainingRole):
         if isinstance(event, Lost):
             self._lost.add(peer)
             if peer in self._serves:
-                yield record_loss(event)
+                if not self._run.survive.validators:  # otherwise server 0 records it: this process may be lost, too
+                    yield record_loss(event)
                 yield from self._handle_next()
             return
         self._lost.discard(peer)

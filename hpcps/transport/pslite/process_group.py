@@ -28,7 +28,7 @@ from hpcps.transport.pslite.seats import DOUBLED, Seats, SeatTable, server_of
 from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.standby import PsliteStandby
 from hpcps.transport.pslite.texts import JOINS, OVER, Everyone, Text, Texts
-from hpcps.transport.pslite.transport import APP, MESSAGE, SWITCHED, TAKEN, PsliteTransport
+from hpcps.transport.pslite.transport import APP, ASK, GOT, MESSAGE, SWITCHED, TAKEN, PsliteTransport
 
 
 def ids_of(world: Sequence[Peer]) -> tuple[int, ...]:
@@ -271,6 +271,10 @@ class PsliteProcessGroup(ProcessGroup):
                 self._unneeded = True
             elif meta.head in (TAKEN, SWITCHED) and isinstance(transport, PsliteStandby):
                 transport.note_taken(delivery.sender, meta.head, meta.body)
+            elif meta.head == ASK:
+                transport.note_asked(delivery.sender, meta.body)
+            elif meta.head == GOT and isinstance(transport, PsliteStandby):
+                transport.note_got(delivery.sender, meta.body)
             elif meta.head == DOUBLED and self._seats.note_doubled(delivery.sender, meta.body):
                 pass
             elif meta.head in (HELLO, WELCOME, READY) and len(meta.body) == _INCARNATION.size:

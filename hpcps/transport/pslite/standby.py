@@ -12,7 +12,7 @@ from hpcps.protocol.received import Lost, Malformed, Replaced
 from hpcps.protocol.roster import standby_of
 from hpcps.transport.base import KeptMessage, StandbyTransport
 from hpcps.transport.pslite.node import Node
-from hpcps.transport.pslite.transport import NEW, NUMBER, SWITCHED, PsliteTransport
+from hpcps.transport.pslite.transport import ASK, NEW, NUMBER, SWITCHED, PsliteTransport
 
 
 class PsliteStandby(PsliteTransport, StandbyTransport):
@@ -50,6 +50,10 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
         # before are for processes that are lost.
         self._outdated: dict[Peer, int] = {}
         self._lacking: Peer | None = None
+        # How many messages of this process have come to each node, or were for its predecessors; how many it was last
+        # asked for.
+        self._got: Counter[int] = Counter()
+        self._asked_for: Counter[int] = Counter()
 
     def sit(self, *, stands_by: bool) -> None:
         """Be the standby, or the server; a message of the standby to the server is not for itself."""
@@ -71,13 +75,35 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
             self._first.update({to: kept[to][0][0] if kept.get(to) else count for to, count in sent.items()})
 
     @property
-    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]]:
+    def kept(self) -> Mapping[Peer, Sequence[KeptMessage]] | None:
         with self._lock:
+            if not self._all_got():
+                return None
             needed = {
                 to: tuple(each for each in kept if each[0] >= self._outdated.get(to, 0))
                 for to, kept in self._kept.items()
             }
             return {to: kept for to, kept in needed.items() if kept}
+
+    def _all_got(self) -> bool:
+        """Return whether all that was sent has come to the processes that live; ask those that have not said so."""
+        own = {self._node.id, *self._nodes[standby_of(self._server)]}
+        living = {id_ for peer, nodes in self._nodes.items() if peer not in self._gone for id_ in nodes} - own
+        lacking = {id_ for id_ in living if self._got[id_] < self.sent_to[id_]}
+        for id_ in sorted(lacking):
+            if self._asked_for[id_] < self.sent_to[id_]:
+                self._asked_for[id_] = self.sent_to[id_]
+                self._tell_count(id_, ASK, self.sent_to[id_])
+        return not lacking
+
+    def note_got(self, sender: int, body: bytes) -> None:
+        """Note that so many messages of this process have come to another node, in the receiving thread."""
+        if len(body) == NUMBER.size:
+            count, incarnation = NUMBER.unpack(body)
+            if incarnation == self._incarnations[sender]:
+                with self._lock:
+                    self._got[sender] = max(self._got[sender], count)
+                self._arrived.set()
 
     def keep(self, to: Peer, envelope: Envelope) -> None:
         with self._lock:
@@ -134,6 +160,7 @@ class PsliteStandby(PsliteTransport, StandbyTransport):
         with self._lock:
             self._taken.pop(node, None)
             self._switched.pop(node, None)
+            self._got[node] = self.sent_to[node]
         if node in self._too_early:
             self.note_taken(node, *self._too_early.pop(node))
 

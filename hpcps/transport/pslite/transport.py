@@ -33,6 +33,9 @@ TAKEN, SWITCHED = 8, 9
 takes those of the standby for the server's. The body is as that of a message."""
 
 NUMBER = struct.Struct("<QI")
+ASK, GOT = 11, 12
+"""As `head`: a server wants to know when so many of its messages have come to another process; the answer, with this
+number. The body is as that of a message."""
 _TAKEN_EVERY = 64
 _CONFIRM = 0.01
 NEW = (1 << 64) - 1
@@ -60,6 +63,8 @@ class PsliteTransport(MessageTransport):
         # The nodes of servers that are lost, and the numbers of messages until which each is confirmed to a standby.
         self._retired: set[int] = set()
         self._confirmed: Counter[int] = Counter()
+        # The servers that have asked, and for how many messages.
+        self._asked: dict[int, int] = {}
         self._peers = {id_: peer for peer, id_ in ids.items()}
         self.incarnation = incarnation
         self._incarnations: Counter[int] = Counter()
@@ -145,6 +150,17 @@ class PsliteTransport(MessageTransport):
             self._arrived.set()
             if self._expected[sender] % _TAKEN_EVERY == 0 or self._expected[sender] < self._confirmed[sender]:
                 self._confirm_to_standby(sender)
+        self._answer(sender)
+
+    def note_asked(self, sender: int, body: bytes) -> None:
+        """Answer a server once so many of its messages have come, in the receiving thread."""
+        if len(body) == NUMBER.size:
+            self._asked[sender], _ = NUMBER.unpack(body)
+            self._answer(sender)
+
+    def _answer(self, sender: int) -> None:
+        if sender in self._asked and self._expected[sender] >= self._asked[sender]:
+            self._tell_count(sender, GOT, self._asked.pop(sender))
 
     def _confirm_to_standby(self, node: int) -> None:
         """Tell the standby of a server what need not be kept."""
@@ -178,11 +194,17 @@ class PsliteTransport(MessageTransport):
                 self._peers[standby] = standby_of(server)
             if nodes[0] != self._node.id:
                 self._tell_count(nodes[0], SWITCHED, NEW)
+        # The role has not begun. What has come before was taken for messages of standbys, if they are servers now.
+        self._inbox = deque(
+            each if isinstance(each, (Lost, Replaced)) else (self._peers[each[1].sender], *each[1:])
+            for each in self._inbox
+        )
 
     def add_standby(self, server: Peer, node: int, incarnation: int) -> None:
         """Send messages to a server to a new standby, too, in the receiving thread."""
         acting = self.acting(server)
         self._early.pop(node, None)
+        self._asked.pop(node, None)
         self._retired.discard(node)
         self._peers[node] = standby_of(server)
         self._expected[node], self._incarnations[node] = 0, incarnation
