@@ -17,7 +17,7 @@ from hpcps.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
-SERVERS = (*TWO, "--set", "survive.servers=true", "--set", "survive.after=2", "--set", "transport.timeout=30")
+SERVERS = (*TWO, "--set", "survive.servers=true", "--set", "survive.after=2", "--set", "transport.timeout=60")
 
 
 ENDS = re.compile("no standby is there|before its standby had its state")

@@ -45,7 +45,7 @@ def settings(seed: int) -> tuple[str, ...]:
     return tuple(word for key, value in values.items() for word in ("--set", f"{key}={value}"))
 
 
-SURVIVING = ("--set", "transport.kind=pslite", "--set", "transport.timeout=30", "--set", f"survive.after={AFTER}",
+SURVIVING = ("--set", "transport.kind=pslite", "--set", "transport.timeout=120", "--set", f"survive.after={AFTER}",
              *(word for role in ROLES[:3] for word in ("--set", f"survive.{role}s=true")))  # fmt: skip
 
 
