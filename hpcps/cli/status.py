@@ -164,7 +164,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
 
 def _resized(line: Mapping[str, Any]) -> str:
     """Describe the last resize of a script."""
-    from hpcps.launch.plan import size_of
+    from hpcps.launch.losses import size_of
 
     changes = ((line.get(which), verb) for which, verb in (("joined", "joined"), ("left", "left")))
     which = [f"{', '.join(map(str, names))} {verb}" for names, verb in changes if isinstance(names, list) and names]

@@ -16,7 +16,7 @@
 - `losses`: the processes that a script has lost and goes on after, and who is started again
 - `generations`: the generations of such a script, which all processes join anew
 - `signs_of_life`: which processes give none, as the others see it
-- `waits`: how long a run has been waiting for replacements
+- `patience`: how long a run has been waiting for replacements
 - `unreachable`: hosts that do not answer
 - `arrivals`: the files by which the processes of a script find out that one ends before it joins
 - `cause`: finds the process that failed first

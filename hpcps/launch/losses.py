@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hpcps.inputs import whole_number
-from hpcps.launch.plan import Plan, Rank, size_of
+from hpcps.launch.plan import Plan, Rank
 from hpcps.records.files import write_whole
 
 _MOST = 5
@@ -96,7 +96,7 @@ class Losses:
 
         Args:
             process: the name of the lost process.
-            number: how many processes had its rank before it, since it joined.
+            number: the number of processes that had its rank before it, since this rank joined.
             loss: the loss.
         """
         names = self.names()
@@ -170,6 +170,12 @@ class Losses:
         with suppress(OSError):
             return whole_number(self._committed.read_text(), 0, 1 << 30)
         return None
+
+
+def size_of(workers: int, servers: int) -> str:
+    """Return the numbers of the processes of a script in words: servers only if there are any."""
+    counts = (workers, "worker"), (servers, "server")
+    return " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts if count)
 
 
 def count_of(world: Sequence[Rank], role: str) -> int:

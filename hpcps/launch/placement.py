@@ -15,7 +15,8 @@ from hpcps.errors import LaunchError
 from hpcps.launch.batch import PBS_HOSTS, own_gpus
 from hpcps.launch.hostfile import Host
 from hpcps.launch.local_rank import TRAINING
-from hpcps.launch.plan import Rank, size_of
+from hpcps.launch.losses import size_of
+from hpcps.launch.plan import Rank
 
 # A host and the number of one of its slots, from 0.
 _Slot = tuple[Host, int]

@@ -71,12 +71,6 @@ class PlannedRun:
         return [(plugin["file"], plugin["text"]) for plugin in self.spec.get("plugins", ())]
 
 
-def size_of(workers: int, servers: int) -> str:
-    """Return the numbers of the processes of a script in words; none of no servers."""
-    counts = (workers, "worker"), (servers, "server")
-    return " and ".join(f"{count} {role}{'s' * (count != 1)}" for count, role in counts if count)
-
-
 @dataclass(frozen=True)
 class Script:
     """A person's own program, which every worker executes in place of runs.

@@ -24,11 +24,11 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import EXPLAINED, LostGuards, adopt_orphans, describe, tie_to_parent
 from hpcps.launch.launchers import Launch
 from hpcps.launch.losses import Losses
+from hpcps.launch.patience import Patience
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.signs_of_life import SignsOfLife
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, stops_of, writes_checkpoint
-from hpcps.launch.waits import Waits
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
 from hpcps.records.run_directory import RunDirectory
@@ -136,7 +136,7 @@ def supervise(
     Rendezvous(launch.job.plan_file).clear()
     lost = LostGuards(launch.job.plan_file)
     lost.clear()
-    waits, waited = Waits(launch.job.plan), ""
+    patience, waited = Patience(launch.job.plan), ""
     signs = SignsOfLife(launch.job.plan, launch.job.plan_file, None, _SILENCE_FACTOR * launch.job.plan.timeout)
 
     def drain() -> None:
@@ -183,7 +183,7 @@ def supervise(
                         checkpoint_by = now  # it has no checkpoint that hpcps knows of
                         # What its processes report from now on are consequences.
                         told_to_end = not deaths and not _failed(current(launch.job.plan), known)
-                if not asked and (waited := waits.too_long(current(launch.job.plan))):
+                if not asked and (waited := patience.is_over(current(launch.job.plan))):
                     on_output(f"hpcps: {waited}; stopping at the next checkpoint ...")
                     stop.ask()
                     asked = True

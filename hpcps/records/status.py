@@ -21,7 +21,7 @@ from hpcps.records.files import LEFT, Tail
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.step_state import StepState
-from hpcps.records.waits import wait_in
+from hpcps.records.waits import Waits
 from hpcps.spec.tree import get, kind_of
 
 State = Literal["done", "running", "silent", "stopped", "failed", "not started", "damaged"]
@@ -179,14 +179,15 @@ class _Rank:
         self.lost: list[dict[str, Any]] = []
         self.resized: list[dict[str, Any]] = []
         self.excluded: dict[object, dict[str, Any]] = {}
-        self.paused: Mapping[str, Any] | None = None
         self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self.interval = 0.0
 
-    def follow(self) -> None:
-        for line in self.tail.read():
+    def follow(self) -> list[dict[str, Any]]:
+        """Read the new lines, and return them."""
+        lines = self.tail.read()
+        for line in lines:
             event = line.get("event")
             if event == "start":
                 self.first = self.step_states = {}
@@ -222,10 +223,10 @@ class _Rank:
                 self.resized.append(line)
             elif event == "excluded":
                 self.excluded[line.get("worker")] = line  # a resumed attempt may state it again
-            self.paused = wait_in((line,), self.paused)
             if "received_pairs" in line:  # a resumed attempt states some rounds again
                 self.pairs[finite(line.get("round"))] = _pairs(line)
             self.last = line
+        return lines
 
     @property
     def pace(self) -> float | None:
@@ -250,6 +251,7 @@ class _Followed:
         self._spec: dict[str, Any] = {}
         self._kinds: tuple[str, ...] = ()
         self._ranks: dict[Path, _Rank] = {}
+        self._waits = Waits()
         self._final: RunStatus | None = None
 
     def poll(self, now: float) -> RunStatus:
@@ -272,7 +274,7 @@ class _Followed:
                 # The acceptance rate and the number of evaluated epochs are those of the whole run.
                 whole = path.stem.startswith(combiners) or (path.stem == coordinator and evaluators)
                 self._ranks[path] = _Rank(path, _WHOLE if whole else tail)
-            self._ranks[path].follow()
+            self._waits.read(path.stem, self._ranks[path].follow())
         ranks = {rank.name: rank for rank in self._ranks.values() if not rank.left}
         status = self._status(now, ranks.get(coordinator), ranks, damage, failures)
         if done:
@@ -360,7 +362,7 @@ class _Followed:
             evaluator=""
             if evaluator is None
             else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
-            paused=tuple(rank.paused for rank in ranks.values() if rank.paused is not None),
+            paused=tuple(self._waits.lines.values()),
             lost=tuple(sorted((line for rank in ranks.values() for line in rank.lost), key=_time)),
             resized=tuple(sorted((line for rank in ranks.values() for line in rank.resized), key=_time)),
             excluded=tuple(sorted((line for rank in ranks.values() for line in rank.excluded.values()), key=_time)),

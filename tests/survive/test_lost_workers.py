@@ -316,3 +316,12 @@ def test_check_says_what_a_file_survives(tmp_path, capsys):
     )
     assert main(["check", str(file), "--set", "survive.workers=false"]) == 0
     assert "losses" not in capsys.readouterr().out
+
+
+def test_a_round_whose_workers_still_compute_does_not_wait_yet(tmp_path):
+    """Worker 2 is lost at 0.45 s and back at 0.55 s, and the round ends at 0.6 s in any case."""
+    run = survivors({"process": "worker-2", "at": [0.45], "repair": 0.1}, validators=1, survive={"min_workers": 4})
+    _, rounds = played(run, tmp_path)
+    (each,) = rounds.values()
+    assert each[2]["time"] == pytest.approx(0.6)
+    assert lines(tmp_path, "validator-0", "paused") == []

@@ -36,7 +36,7 @@ class Image:
         due: the place of the next message of each role.
         lost: the processes of whose loss it knows.
         sent: the number of messages to each role.
-        kept: those of them that have not been sent to their receivers, which have all others.
+        kept: those of them that have not been sent to their receivers. The receivers have got all others.
         alarms: the seconds until its timers, and their events.
         waiting_for: the peers that it waits for.
         limited: whether that has a limit.

@@ -12,6 +12,16 @@ from hpcps.numerics.layout import Mask, Vector
 from hpcps.protocol.messages.base import Flag, HeaderField, InNote, Message
 
 
+def _fixed_length(number: float) -> str:
+    """Return a text whose length does not depend on the number, because records count the bytes of messages."""
+    return pack("<d", number).hex()
+
+
+def _number(text: str) -> float:
+    (number,) = unpack("<d", bytes.fromhex(text))
+    return float(number)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelPartition(
     Message,
@@ -329,7 +339,7 @@ class Serve(Message, code=49, kind="SERVE", sender="server 0", receiver="validat
 class EndWait(Message, code=65, kind="END WAIT", sender="server 0", receiver="validator"):
     """With `survive.workers`: the run is to stop, so a round does not wait for replacements.
 
-    Only the model of the next round can announce the checkpoint.
+    It closes, because the model of the next round announces the checkpoint.
 
     Attributes:
         round: the round.
@@ -364,16 +374,6 @@ class Abandon(Message, code=24, kind="ABANDON", sender="combiner that closes rou
     round: int
 
 
-def _pack(number: float) -> str:
-    """Return a text whose length does not depend on the number, because records count the bytes of messages."""
-    return pack("<d", number).hex()
-
-
-def _unpack(text: str) -> float:
-    (number,) = unpack("<d", bytes.fromhex(text))
-    return float(number)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SendAgain(Message, code=28, kind="OWED", sender="server 0", receiver="late worker", answer="Update, Absent"):
     """With a quorum, after a resume: the worker sends the answer that its part of the checkpoint contains.
@@ -384,4 +384,4 @@ class SendAgain(Message, code=28, kind="OWED", sender="server 0", receiver="late
     """
 
     round: int
-    age: Annotated[float, InNote("age", _pack, _unpack, Annotated[str, Field(pattern="^[0-9a-f]{16}$")])]
+    age: Annotated[float, InNote("age", _fixed_length, _number, Annotated[str, Field(pattern="^[0-9a-f]{16}$")])]

@@ -12,7 +12,7 @@ from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import Kept, Position, State
 from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Flag, Peer
 from hpcps.protocol.partitioning import Partition
-from hpcps.protocol.received import Lost, Replaced
+from hpcps.protocol.received import REPLACED, Lost, Replaced
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.events import Effect, Pause, Record, Send
@@ -111,7 +111,8 @@ class QuorumCollector(PartitionCollector):
         self._unsent: list[Send] = []
         self._alarms: deque[int] = deque()
         self._over = False
-        self._ends_wait = -1
+        self._without_wait = -1  # the last round that waits for no replacements
+        self._is_first = True  # no round has closed since this combiner was started at the beginning of a run
         self.closing: Closed | None = None
         super().__init__(share, partitions, first_block, decoder)
         serves = share
@@ -122,6 +123,7 @@ class QuorumCollector(PartitionCollector):
     def begin(self, round: int, serves: Sequence[Peer] | None = None) -> None:
         """Begin at a round whose model every sender gets, or every one of those that it serves from now on."""
         self._serves = self._serves if serves is None else frozenset(serves)
+        self._is_first &= bool(self._serves)
         self._owed = {sender: deque([Owed(round)]) for sender in self._share}
         self._missing = dict.fromkeys(self._share, self.total)
         self._unfilled.clear()
@@ -153,6 +155,7 @@ class QuorumCollector(PartitionCollector):
         closing, self.closing, self._over = self.closing, None, False
         if closing is None:
             return
+        self._is_first = False
         arrived, answered = (set(map(self._sender, each)) for each in (closing.arrived, closing.answered))
         for peer in arrived:
             owed = self._owed[peer].popleft()
@@ -272,14 +275,14 @@ class QuorumCollector(PartitionCollector):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
+        if not everyone and (len(self._answers) < needed or not self._always <= self._answers.keys()):
+            return
         least = self._lacks_replacements()
         # No replacement takes part before the checkpoint at which the run stops.
-        if least and self._ends_wait != round and Flag.SUSPEND not in flags:
+        if least and self._without_wait != round and Flag.SUSPEND not in flags:
             yield from self._record_wait(round, least)
             return
         if not everyone:
-            if len(self._answers) < needed or not self._always <= self._answers.keys():
-                return
             if not self._gets_next and not all(each.answered for each in owed):
                 return
             if not self._over and not all(each.answered or each.dropped for each in owed):
@@ -323,7 +326,7 @@ class QuorumCollector(PartitionCollector):
 
     def end_wait(self, round: int) -> None:
         """Have a round wait for no replacements, because the run is to stop."""
-        self._ends_wait = round
+        self._without_wait = round
 
     def _lacks_replacements(self) -> int:
         """Return how many workers are needed, if too few are there, also with those that get the next model; else 0."""
@@ -381,8 +384,8 @@ class QuorumCollector(PartitionCollector):
             if peer in self._serves:
                 yield from self._lose(event)
         else:
-            if peer not in self._gone and peer in self._serves:  # it was lost before this combiner itself began
-                yield from self._lose(Lost(peer, "it was replaced", event.arrived, event.arrived))
+            if self._is_first and peer not in self._gone and peer in self._serves:  # it was lost before this one began
+                yield from self._lose(Lost(peer, REPLACED, event.arrived, event.arrived))
             self._gone.discard(peer)
             self._incarnations[peer] = event.incarnation
             if peer in self._serves:

@@ -104,7 +104,7 @@ class SyncServer(MessagingRole):
         self._known: _Known | None = None
         self._stages = StageMachine(SYNC_SERVER)
         self._diverged = False
-        self._ends_wait = -1  # the last round that waits for no replacements
+        self._without_wait = -1  # the last round that waits for no replacements
         self._now = 0.0
         self._early: list[Event] = []  # before the initial model
         # The rounds that server 0 has closed, and this server has not.
@@ -187,9 +187,14 @@ class SyncServer(MessagingRole):
         # One that is under way, other than at the end of this round, is soon complete.
         announces = self._checkpoint.open in (None, self.round + 1) and not known.announcements.over(self.round + 2)
         gathers = self._stages.stage in (Stage.GATHERING, Stage.COMBINING)
-        if not announces or not gathers or self._ends_wait == self.round:
+        if (
+            not announces
+            or not gathers
+            or self._without_wait == self.round
+            or Flag.SUSPEND in known.announcements.flags
+        ):
             return
-        self._ends_wait = self.round
+        self._without_wait = self.round
         for validator in self._readers.validators:
             yield Send(Peer("validator", validator), EndWait(round=self.round))
         if isinstance(known.collector, QuorumCollector):

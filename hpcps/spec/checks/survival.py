@@ -67,7 +67,7 @@ def survival_needs(run: Run) -> Iterator[Need]:
         yield Need(("survive", "wait"), "rounds", message)
         message = "only `hpcps run` over processes stops a run that waits: leave it out"
         yield Need(("survive", "wait"), "processes", message)
-        longest = getattr(run.transport, "timeout", wait) / 2
+        longest = run.transport.timeout / 2
         if wait > longest:
             message = f"processes that wait for longer than transport.timeout fail: use at most {longest:g}, half of it"
             yield Need(("survive", "wait"), "", message, (("transport", "timeout"),))

@@ -168,10 +168,10 @@ class PsliteTransport(MessageTransport):
         for standby in self._nodes[server][1:] if server.role == "server" else ():
             self._tell_count(standby, TAKEN, self._expected[node])
 
-    def _tell_count(self, standby: int, head: int, count: int) -> None:
+    def _tell_count(self, node: int, head: int, count: int) -> None:
         body = NUMBER.pack(count, self.incarnation)
         meta = Meta(head=head, body=body, request=True, app=APP, customer=0, timestamp=self._node.timestamp())
-        self._node.send(standby, meta)
+        self._node.send(node, meta)
 
     def acting(self, server: Peer) -> int:
         """Return the node that is a server now."""
