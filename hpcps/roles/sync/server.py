@@ -186,13 +186,8 @@ class SyncServer(MessagingRole):
         """Have the round wait for no replacements, if the model of the next one can announce the checkpoint."""
         # One that is under way, other than at the end of this round, is soon complete.
         announces = self._checkpoint.open in (None, self.round + 1) and not known.announcements.over(self.round + 2)
-        gathers = self._stages.stage in (Stage.GATHERING, Stage.COMBINING)
-        if (
-            not announces
-            or not gathers
-            or self._without_wait == self.round
-            or Flag.SUSPEND in known.announcements.flags
-        ):
+        told = self._without_wait == self.round or Flag.SUSPEND in known.announcements.flags
+        if told or not announces or self._stages.stage not in (Stage.GATHERING, Stage.COMBINING):
             return
         self._without_wait = self.round
         for validator in self._readers.validators:
