@@ -299,7 +299,8 @@ class Survive(Config):
         gt=0,
         le=WEEK,
         description="Seconds that rounds wait for replacements; if too few workers, or no validator, are there for "
-        "longer, `hpcps run` stops the run at a checkpoint. Default: 120, or half of `transport.timeout` if that is less.",
+        "longer, `hpcps run` stops the run at a checkpoint. Default: 120, or half of `transport.timeout` if that is "
+        "less.",
     )
     after: float = Field(
         5.0,
