@@ -200,9 +200,9 @@ def test_a_script_gets_the_processes_for_which_it_asks_and_others_end_by_themsel
     assert process.returncode == 0
     began = sorted(line.strip() for line in [*said, *output.splitlines()] if line.startswith("began"))
     assert began == ["began 0", "began 1", "began 1", "began 2", "began 2"]
-    assert "hpcps: the script goes on with 2 workers and 0 servers: worker-2 joins; worker-1 leaves\n" in output
+    assert "hpcps: the script goes on with 2 workers: worker-2 joins; worker-1 leaves\n" in output
     assert "hpcps: worker-2 is replaced (1)\n" in output
-    assert "hpcps: the script goes on with 3 workers and 0 servers: worker-1 joins\n" in output
+    assert "hpcps: the script goes on with 3 workers: worker-1 joins\n" in output
     assert not processes(str(tmp_path))
 
 
@@ -232,8 +232,8 @@ def test_a_process_that_leaves_and_joins_again_between_two_looks_of_the_starter_
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert sum(line.startswith("began") for line in said) == 2
-    assert "hpcps: the script goes on with 1 worker and 0 servers: worker-1 leaves\n" in output
-    assert "hpcps: the script goes on with 2 workers and 0 servers: worker-1 joins\n" in output
+    assert "hpcps: the script goes on with 1 worker: worker-1 leaves\n" in output
+    assert "hpcps: the script goes on with 2 workers: worker-1 joins\n" in output
 
 
 def test_a_host_without_a_process_of_a_script_may_get_some_again(start, scripted, tmp_path):
@@ -262,7 +262,7 @@ def test_a_host_without_a_process_of_a_script_may_get_some_again(start, scripted
         (tmp_path / f"end-worker-{index}").touch()
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
-    assert output.count("the script goes on with 3 workers and 0 servers") == 2
+    assert output.count("the script goes on with 3 workers") == 2
     assert (tmp_path / "agents").read_text() == "\n"  # one that ends while others begin would leave them out
     assert not processes(str(tmp_path))
 

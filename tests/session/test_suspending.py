@@ -406,7 +406,7 @@ def test_each_resize_begins_a_generation_with_its_processes(tmp_path):
     second.resize(plan.world)
     third = Generation(plan, file)
     assert (third.number, third.plan.world) == (2, plan.world)
-    assert str(third.since(second)[0]) == "1 worker and 0 servers: worker-1, server-0 leave"
+    assert str(third.since(second)[0]) == "1 worker: worker-1, server-0 leave"
 
 
 def test_a_resize_counts_once_its_file_can_be_read(tmp_path):
