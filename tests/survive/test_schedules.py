@@ -74,7 +74,9 @@ class Slots(Simulation):
 
         self._slot = max(self._slot, self.clock()) + 1.0
         late = self.later if self.sent in self.delayed else 0.0
-        moment = self._channels[source, to] = max(self._slot + late, self._channels[source, to])
+        # That of two processes: a standby in the place of its server gets what was sent to both before what comes now.
+        channel = self._processes[source], self._processes[to]
+        moment = self._channels[channel] = max(self._slot + late, self._channels[channel])
         type(self).sent += 1
         self.clock.at(moment, deliver)
 
