@@ -69,6 +69,7 @@ def test_a_script_that_loses_a_process_goes_on_from_its_commit_and_ends_with_the
     assert logged == [(k, k, loss) for k, loss in enumerate([1.0, *losses])]
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_script_that_always_fails_is_tried_so_many_times(tmp_path):
     text = launched(
         tmp_path, "import sys; print('tries'); sys.exit(3)", processes=1, options=("--retry", "2"), succeeds=False
@@ -324,6 +325,7 @@ def test_commits_of_two_attempts_are_not_mixed(tmp_path):
     fork(2, body)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_script_that_asks_for_what_it_cannot_have_is_not_started_again(tmp_path):
     script = "import hpcps.torch as bps; bps.init(); print('tries'); bps.TorchState(step=print)"
     text = launched(tmp_path, script, processes=1, options=("--retry", "2"), succeeds=False)
@@ -331,6 +333,7 @@ def test_a_script_that_asks_for_what_it_cannot_have_is_not_started_again(tmp_pat
     assert "tried again" not in text
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_files_of_a_script_that_fails_are_named(tmp_path):
     script = "import hpcps.torch as bps; bps.init(); bps.TorchState(step=0).commit(); raise SystemExit(3)"
     text = launched(tmp_path, script, processes=1, succeeds=False)

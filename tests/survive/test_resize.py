@@ -314,6 +314,7 @@ def test_the_command_checks_and_writes_a_request(tmp_path, capsys, monkeypatch):
     assert resize_to(6) == (2, f"hpcps: run {name} (small) is done: nothing is left for other workers\n")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_run_that_starts_again_needs_the_slots_of_its_file(tmp_path, capsys):
     file, hosts = tmp_path / "small.toml", tmp_path / "hosts"
     file.write_text(small_experiment("small", {"transport.kind": "pslite"}))
