@@ -102,6 +102,10 @@ class Play:
 
         within(120, there, f"{process} in round {round}")
 
+    def until_resumed(self) -> None:
+        """Wait until it says that it goes on from a checkpoint; what is printed may come later than its records."""
+        within(60, lambda: "goes on from its checkpoint" in self.text, lambda: f"a run that goes on\n{self.text}")
+
     def end(self, seconds: float = SOON) -> int:
         """Wait for the end; return the exit status."""
         try:

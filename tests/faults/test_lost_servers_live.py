@@ -132,5 +132,5 @@ def test_both_processes_of_a_server(last: str, start: Callable[..., Play]) -> No
     assert_quiet(play.text)
     assert play.left() == {}
     again = start(*settings)
-    within(60, lambda: "goes on from its checkpoint" in again.text, lambda: again.text)
+    again.until_resumed()
     assert_stops_whole(again)

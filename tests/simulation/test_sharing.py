@@ -80,8 +80,12 @@ A, B, C = Peer("worker", 0), Peer("worker", 1), Peer("server", 0)
 
 def through(homes, local, remote, *schedule):
     event_queue = EventQueue()
-    network = Network(event_queue, homes, local, remote)
-    return ends(event_queue, network.carry, schedule)
+    network = Network(event_queue, homes.values(), local, remote)
+
+    def carry(source, to, size, done):
+        network.carry((source, to), (homes[source], homes[to]), size, done)
+
+    return ends(event_queue, carry, schedule)
 
 
 def test_latency_and_bandwidth_add_up():

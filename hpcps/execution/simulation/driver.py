@@ -51,13 +51,12 @@ class Simulation:
         self._run = run
         self._costs = costs
         self.clock = EventQueue()
-        homes = hosts_of(run, settings)
         width = inf if cores is None else float(cores)
         self._cores = [
             HostCores(self.clock, width, costs.waiting.demand, settings.speed) for _ in range(settings.hosts)
         ]
-        self._homes = homes
-        self._network = Network(self.clock, homes, settings.local, settings.remote)
+        self._homes = hosts_of(run, settings)
+        self._network = Network(self.clock, range(settings.hosts), settings.local, settings.remote)
         self._processes: dict[Peer, Process] = {}
         roster = Roster.of(run)
         everyone = (*roster.everyone(), *roster.standbys(run))
@@ -148,15 +147,18 @@ class Simulation:
         return Process(driver, self.clock, cores, costs, self._meters[peer], self._backgrounds[peer], streams, guard)
 
     def _carry(self, source: Peer, to: Peer, size: int, arrive: Action) -> None:
+        # A standby that becomes its server keeps its connections: nothing overtakes what it got as a standby.
+        sender, receiver = self._processes[source], self._processes[to]
+
         def deliver() -> None:
             arrive()
-            self._processes[to].notice(at_once=outside)
+            receiver.notice(at_once=outside)
 
         outside = ADVERSARY in (source, to)
         if outside:
             self.clock.at(self.clock(), deliver)
         else:
-            self._network.carry(source, to, size, deliver)
+            self._network.carry((sender, receiver), (self._homes[source], self._homes[to]), size, deliver)
 
 
 def hosts_of(run: Run, machine: Machine) -> dict[Peer, int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
-from hpcps.protocol.messages import Peer
 from hpcps.spec.simulation import Link
 
 Action = Callable[[], None]
@@ -192,49 +192,61 @@ class Links(Sharing):
         return min(self._bandwidths[link] / self._users[link] for link in job.uses)
 
 
+class _Transfer(NamedTuple):
+    """A message on its way: its size in bytes, its hosts, and what happens when it arrives."""
+
+    size: int
+    source: int
+    to: int
+    arrive: Action
+
+
 class Network:
     """Delivers messages over the local link of a host, or over the outgoing link of one and the incoming of another.
 
-    Messages from one sender to one receiver are sequential, because MPI keeps them in order.
+    Messages of one channel are sequential, because a connection between two processes keeps them in order.
     """
 
-    def __init__(self, event_queue: EventQueue, homes: Mapping[Peer, int], local: Link, remote: Link) -> None:
-        """Connect processes.
+    def __init__(self, event_queue: EventQueue, hosts: Iterable[int], local: Link, remote: Link) -> None:
+        """Connect hosts.
 
         Args:
             event_queue: the clock.
-            homes: the host of each process.
+            hosts: the hosts.
             local: the link between processes of one host; each host has one.
             remote: the outgoing and the incoming link of each host.
         """
         self._event_queue = event_queue
-        self._homes = homes
         self._kinds = {"local": local, "out": remote, "in": remote}
-        widths = {(kind, host): link.bandwidth for kind, link in self._kinds.items() for host in set(homes.values())}
+        widths = {(kind, host): link.bandwidth for host in hosts for kind, link in self._kinds.items()}
         self._links = Links(event_queue, {link: width for link, width in widths.items() if width is not None})
-        self._queues: dict[tuple[Peer, Peer], deque[tuple[int, Action]]] = {}
+        self._queues: dict[Hashable, deque[_Transfer]] = {}
 
-    def carry(self, source: Peer, to: Peer, size: int, arrive: Action) -> None:
-        """Transfer a message of `size` bytes; `arrive` is called when it arrives."""
-        queue = self._queues.setdefault((source, to), deque())
-        queue.append((size, arrive))
+    def carry(self, channel: Hashable, hosts: tuple[int, int], size: int, arrive: Action) -> None:
+        """Transfer a message.
+
+        Args:
+            channel: its messages arrive in the order in which they are sent.
+            hosts: those of the sender and the receiver.
+            size: the number of bytes.
+            arrive: called when it arrives.
+        """
+        queue = self._queues.setdefault(channel, deque())
+        queue.append(_Transfer(size, *hosts, arrive))
         if len(queue) == 1:
-            self._transfer(source, to)
+            self._transfer(queue)
 
-    def _transfer(self, source: Peer, to: Peer) -> None:
-        here, there = self._homes[source], self._homes[to]
+    def _transfer(self, queue: deque[_Transfer]) -> None:
+        size, here, there, _ = queue[0]
         kinds = ("local",) if here == there else ("out", "in")
         link = self._kinds[kinds[0]]
-        size = self._queues[source, to][0][0]
-        done = partial(self._transferred, source, to, link.latency)
+        done = partial(self._transferred, queue, link.latency)
         if link.bandwidth is None or not size:
             self._event_queue.at(self._event_queue(), done)
         else:
             self._links.begin(size, done, [(kind, host) for kind, host in zip(kinds, (here, there), strict=False)])
 
-    def _transferred(self, source: Peer, to: Peer, latency: float) -> None:
-        queue = self._queues[source, to]
-        _, arrive = queue.popleft()
-        self._event_queue.at(self._event_queue() + latency, arrive)
+    def _transferred(self, queue: deque[_Transfer], latency: float) -> None:
+        self._event_queue.at(self._event_queue() + latency, queue.popleft().arrive)
         if queue:
-            self._transfer(source, to)
+            self._transfer(queue)
