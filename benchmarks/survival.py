@@ -86,6 +86,17 @@ COMPARISONS = {
         partial(hpcps_run, "pslite", ROLES, 2),
         0.0,
     ),
+    "scheduler": _same(
+        partial(hpcps_run, "pslite", ROLES, 2, ("--retry", "100000"), RESTARTED, ("scheduler",)),
+        Part(
+            "The scheduler, over ps-lite with restarts",
+            "",
+            "The same run, whose scheduler alone is killed: it is the only process whose loss no run survives. "
+            f"`hpcps run --retry`, `checkpoint.rounds = {CHECKPOINT_ROUNDS}`: all processes start again, from the last "
+            "checkpoint.",
+        ),
+        60.0,
+    ),
     "mpi": _same(
         partial(hpcps_run, "mpi", (), 2, ("--retry", "100000"), RESTARTED),
         Part(
@@ -146,7 +157,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="*", choices=list(COMPARISONS), default=list(COMPARISONS))
     parser.add_argument("--seconds", type=float, default=600.0, help="the length of each run (default: 600)")
-    parser.add_argument("--every", type=float, help="seconds between two kills (default: 15; of mpi: 60)")
+    parser.add_argument("--every", type=float, help="seconds between two kills (default: 15; of restarts: 60)")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="the folder of results")
     args = parser.parse_args()

@@ -43,18 +43,25 @@ LIMIT = ("no standby is there to take its place", "before its standby had its st
 
 
 def hpcps_run(
-    transport: str, survive: Iterable[str] = (), others: int = 1, options: Iterable[str] = (), more: str = ""
+    transport: str,
+    survive: Iterable[str] = (),
+    others: int = 1,
+    options: Iterable[str] = (),
+    more: str = "",
+    killed: Iterable[str] = (),
 ) -> Program:
     """Return a run of hpcps.
 
     Args:
         transport: `transport.kind`.
-        survive: the kinds of roles whose loss it survives; none: processes of all kinds are killed all the same.
+        survive: the kinds of roles whose loss it survives.
         others: the number of validators, and of servers.
         options: more arguments of `hpcps run`.
         more: more of the file.
+        killed: the roles of which processes are killed; by default, those whose loss it survives, or `ROLES`.
     """
     survived = tuple(survive)
+    roles = frozenset(killed or survived or ROLES)
     keys = "".join(f"{role}s = true\n" for role in survived)
     text = f'{EXPERIMENT}validators = {others}\nservers = {others}\n[transport]\nkind = "{transport}"\n{more}'
     if survived:
@@ -62,7 +69,7 @@ def hpcps_run(
     return Program(
         partial(_hpcps_words, text, tuple(options)),
         "survival/runs/*/records/server-0.jsonl",
-        partial(_hpcps_role, frozenset(survived or ROLES), "server" in survived),
+        partial(_hpcps_role, roles, "server" in survived and "server" in roles),
         _updates,
         _again,
         lambda said: any(each in said for each in LIMIT),
