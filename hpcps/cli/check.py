@@ -245,7 +245,6 @@ def _losses(run: Run) -> str:
     """Describe what becomes of lost processes, if the run survives some."""
     if not run.survive.workers:
         return ""
-    lost = "a lost worker" if run.topology.validators else "a lost worker other than worker 0, which evaluates,"
     needed = ""
     if run.train.mode == "sync":
         least = _any_of(f"{run.workers_needed(members)} of {members}" for members in run.shares)
@@ -255,11 +254,11 @@ def _losses(run: Run) -> str:
     where = f" (on {_any_of(run.survive.spares)} if its host is gone)" if run.survive.spares else ""
     servers = "; the standby of a lost server takes its place" if run.survive.servers else ""
     if not run.survive.validators:
-        return f"{lost} is replaced{where}{needed}{servers}; any other lost process ends the run"
+        return f"a lost worker is replaced{where}{needed}{servers}; any other lost process ends the run"
     others = "all wait for the replacement of a lost validator"
     if run.topology.validators > 1:
         others = "others serve the workers of a lost validator"
-    return f"{lost} is replaced{where}{needed}; {others}{servers}; any other lost process ends the run"
+    return f"a lost worker is replaced{where}{needed}; {others}{servers}; any other lost process ends the run"
 
 
 def _sending(run: Run) -> str:

@@ -183,6 +183,7 @@ class Resume:
         else:
             place = part.state.facts.get("positions", {}).get(str(peer))
             steps, facts = place["data"][0] if place else nothing_sent, {"round": position, "position": place}
+            facts |= {"lost": part.state.facts["evaluated"]} if str(peer) == self._coordinator else {}
         lines = self._checkpoints.record_until(steps, str(peer), len(self._run.members))
         return CheckpointPart(State(facts=facts), lines, part.elapsed, of_lost=True)
 

@@ -299,6 +299,7 @@ class RoleDriver:
 
     def kill(self) -> None:
         """End without a word, as a process that is killed."""
+        self.finished = True
         self._record.close()
 
     def give_up(self, reason: str, error: BaseException | None = None) -> None:

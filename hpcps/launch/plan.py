@@ -133,15 +133,16 @@ class Plan:
 
     @property
     def replaceable(self) -> frozenset[int]:
-        """The ranks that the launch may lose: those that `[survive]` names, without a worker that evaluates; or all."""
+        """The ranks that the launch may lose: those of `Roster.replaceable`, servers and their standbys; or all."""
         if self.script is not None:
             return frozenset(rank.rank for rank in self.world) if self.script.survives else frozenset()
         if not self.runs:
             return frozenset()
         named = [role for role in ("worker", "validator", "server") if self._survive.get(f"{role}s")]
-        named += ["standby", *(["evaluator"] if "validator" in named else [])]
-        spared = {"worker-0"} if all(member.role != "validator" for member in self.world) else set()
-        return frozenset(m.rank for m in self.world if m.role in named and str(m) not in spared)
+        named.append("standby")
+        validated = any(member.role == "validator" for member in self.world)
+        named += ["evaluator"] if ("validator" if validated else "worker") in named else []
+        return frozenset(member.rank for member in self.world if member.role in named)
 
     def may_lose(self, process: str) -> bool:
         """Return whether the launch may lose a process, also one that a resize of its script has added."""

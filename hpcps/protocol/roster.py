@@ -88,14 +88,14 @@ class Roster:
         return Peer("validator" if self.validators else "worker", 0)
 
     def replaceable(self, run: Run) -> tuple[Peer, ...]:
-        """The roles that a run may lose: what `[survive]` names, without a worker that is the coordinator.
+        """The roles that a run may lose: what `[survive]` names.
 
-        Who survives the loss of a validator, which evaluates, survives that of the evaluator.
+        Who survives the loss of the coordinator survives that of the evaluator.
         """
         workers = self.all_workers() if run.survive.workers else ()
         validators = self.all_validators() if run.survive.validators else ()
-        evaluators = (EVALUATOR,) if self.evaluator and validators else ()
-        return (*(worker for worker in workers if worker != self.coordinator), *validators, *evaluators)
+        evaluators = (EVALUATOR,) if self.evaluator and run.survives_coordinator else ()
+        return (*workers, *validators, *evaluators)
 
     def standbys(self, run: Run) -> tuple[Peer, ...]:
         """The standbys of the servers, if the run survives the loss of servers."""

@@ -19,7 +19,7 @@ def report(snapped: Snapped, to: Peer = SERVER_0) -> Send:
 
 def dismissal(run: Run, flags: Flag) -> tuple[Send, ...]:
     """Return what server 0 sends at its end to the evaluator, if the coordinator, which may be lost, does not."""
-    sends = run.topology.evaluators and run.survive.validators
+    sends = run.topology.evaluators and run.survives_coordinator
     return (Send(EVALUATOR, NoMoreModels(flags=flags)),) if sends else ()
 
 

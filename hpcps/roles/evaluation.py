@@ -108,7 +108,7 @@ class Evaluations:
         self._reestimate = batchnorm == "reestimated"
         remote = run.topology.evaluators and peer == roster.coordinator
         # Who tells the replacement of a lost coordinator what is recorded.
-        self._told = (SERVER_0,) if run.survive.validators else ()
+        self._told = (SERVER_0,) if run.survives_coordinator else ()
         self.client = EvaluatorClient(peer, allocate, self._told) if remote else None
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None

@@ -50,7 +50,7 @@ class EvaluatorRole(MessagingRole):
         self.device = evaluations.device
         self.evaluations = evaluations
         self._coordinator = Roster.of(run).coordinator
-        self._ended_by = SERVER_0 if run.survive.validators else self._coordinator
+        self._ended_by = SERVER_0 if run.survives_coordinator else self._coordinator
         self._deaths = 0  # of the process that evaluated the present model
         # The model under way; what came meanwhile, of a replacement of the coordinator; which model came last.
         self._present: Evaluate | None = None

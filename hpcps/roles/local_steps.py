@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -92,11 +93,12 @@ class LocalSteps:
         if isinstance(self.schedule, OpenSchedule):  # a validator that only runs batches: one for each round
             self._segments = [Segment(self._trainer.steps_done + 1)]
         else:
-            stop = self.schedule.stop(round)
-            if self._may_miss:
-                stop = self._trainer.steps_done + self.schedule.local_steps
-            whole = [Segment(stop)]
-            self._segments = self.schedule.segments(round) if in_segments else whole
+            # Those that miss rounds have taken fewer steps than the schedule says. A step before the first model is one
+            # of the coordinator's first round.
+            misses = self._may_miss and (round or not in_segments)
+            missed = self.schedule.start(round) - self._trainer.steps_done if misses else 0
+            segments = self.schedule.segments(round) if in_segments else [Segment(self.schedule.stop(round))]
+            self._segments = [replace(each, stop=each.stop - missed) for each in segments]
         yield from self.next_segment()
 
     def next_segment(self) -> Iterator[Effect]:

@@ -170,6 +170,7 @@ ASYNC_WORKER = _table(
     (_S.PACKING, _T.UPDATE_SENT, _S.WAITING_FOR_MODEL, "records the cycle"),
     (_S.PACKING, _T.UPDATE_GROWS, _S.TRAINING, "records the cycle, takes its next steps"),
     (_S.PACKING, _T.ROUNDS_OVER, _S.STOPPING, "the coordinator: records its last cycle, tells the servers"),
+    (_S.TRAINING, _T.ROUNDS_OVER, _S.STOPPING, "the coordinator that resumes after it: tells the servers"),
     (_S.STOPPING, _T.MODEL_COMPLETE, _S.TRAINING, "adopts it, evaluates it"),
     (None, _T.RUN_OVER, _S.FINISHED, "ends"),
 )  # fmt: skip

@@ -72,7 +72,8 @@ class TrainingRole(MessagingRole):
         With a policy of local steps they are those of the run, so that all roles decay their rates together; and so
         they are where workers miss rounds.
         """
-        if self._run.misses_rounds and self.peer.role == "worker" and not self._training.is_coordinator:
+        misses = self._run.misses_rounds and self.peer.role == "worker"
+        if misses and not (self._training.is_coordinator and not self._run.survives_coordinator):
             return self._training.ended()
         return self._training.epochs_over if self._run.train.policy is not None else None
 

@@ -47,24 +47,25 @@ class Worker(TrainingRole):
 
     def restore(self, state: State) -> None:
         if "position" in state.facts:  # it was lost, or it joins
-            self.go_to(state.facts["round"], state.facts["position"])
+            self.go_to(state.facts["round"], state.facts["position"], state.facts.get("lost", 0))
         else:
             super().restore(state)
 
-    def go_to(self, round: int, position: Position | None) -> None:
+    def go_to(self, round: int, position: Position | None, evaluated: int = 0) -> None:
         """Wait for the model of a round in the place of a lost worker.
 
         Args:
             round: the round.
             position: that of the lost worker after its last answer that entered a round, see `Update`; None if none
                 did.
+            evaluated: the epochs whose evaluations are recorded, for the coordinator.
         """
         if self._beginning is None:
             self._beginning = self.position()
         if (place := position or self._beginning) is not None:
             self._trainer.go_to(place["data"])
             self._packer.go_to(place)
-        self._training.resume(round, 0)
+        self._training.resume(round, evaluated)
 
     def take_over(self, part: State) -> None:
         """Begin with the residual and the momentum of a lost worker, as its part of a checkpoint has them."""

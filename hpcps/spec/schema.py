@@ -274,7 +274,8 @@ class Survive(Config):
 
     workers: bool = Field(
         False,
-        description="The run goes on without a worker that is lost, until its replacement takes part. "
+        description="The run goes on without a worker that is lost, until its replacement takes part; without "
+        "validators also without the evaluator. "
         "The update of a worker is one message then, whatever `transport.partition` says.",
     )
     validators: bool = Field(
@@ -485,6 +486,11 @@ class Run(Config):
     def misses_rounds(self) -> bool:
         """Whether a round may close without a worker: it is late, or lost."""
         return self.has_quorum or (self.survive.workers and self.train.mode == "sync")
+
+    @property
+    def survives_coordinator(self) -> bool:
+        """Whether the run goes on without the role that evaluates, see `Roster.coordinator`, and has a replacement."""
+        return self.survive.validators if self.topology.validators else self.survive.workers
 
     @property
     def shares_batches(self) -> bool:

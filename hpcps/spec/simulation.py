@@ -104,8 +104,7 @@ class ProcessFailure(Config):
     process: Fallible = Field(
         "worker",
         description="The process, such as `worker-3` or `validator-0`; `worker`: every worker, each with times of its "
-        "own; without validators not worker 0, which evaluates; `validator`, `evaluator`, `server`, `standby`: in the "
-        "same way. "
+        "own; `validator`, `evaluator`, `server`, `standby`: in the same way. "
         "`server-0` is the process that is server 0 at that time, `standby-0` the one that would take its place.",
     )
     at: Annotated[tuple[Seconds, ...], Field(strict=False, max_length=10_000)] = Field(

@@ -208,14 +208,26 @@ def test_a_server_is_no_worker(start: Callable[..., Play]) -> None:
     assert play.left() == {}
 
 
-@pytest.mark.soak  # a server that is lost ends the run in the same way
-def test_the_worker_that_evaluates_is_needed(start: Callable[..., Play]) -> None:
-    play = start(*SURVIVING)
-    play.until()
-    os.kill(play.pid("worker-0"), signal.SIGKILL)
-    assert play.end() > 0
-    assert re.search(r"\): worker-0 on \S+ failed .*was killed by signal 9", play.text), play.text
+@pytest.mark.parametrize("mode", [(), ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+def test_the_worker_that_evaluates_is_replaced(
+    mode: tuple[str, ...], start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The evaluator that it gives its models to is replaced, too."""
+    paced = ("--set", 'heterogeneity.classes=[{name="paced", workers=[0, 1, 2], seconds=0.05}]')
+    play = start(*SURVIVING, *mode, *paced, "--set", "topology.evaluators=1", "--set", "train.epochs=40")
+    within(120, lambda: lines(play, "evaluation", "worker-0"), lambda: play.text)
+    (evaluator,) = (pid for pid, command in play.left().items() if command.rstrip().endswith(" evaluator"))
+    for pid in (pid_of(play, "worker-0"), evaluator):
+        os.kill(pid, signal.SIGKILL)
+    within(60, lambda: len(lines(play, "start", "worker-0")) == 2, lambda: play.text)
+    known = len(lines(play, "evaluation", "worker-0"))
+    within(60, lambda: len(lines(play, "evaluation", "worker-0")) > known, lambda: f"an evaluation\n{play.text}")
+    assert play.end(120) == 0, play.text
+    assert_quiet(play.text)
     assert play.left() == {}
+    assert lines(play, "evaluation", "worker-0")[-1]["epoch"] == 40
+    assert main(["replay", play.run.path.name, "--results", str(play.results)]) == 0
+    assert "record lines of 1 attempt are equal" in capsys.readouterr().out
 
 
 def test_a_run_that_waits_in_vain_stops_at_a_checkpoint(

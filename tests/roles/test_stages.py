@@ -79,9 +79,10 @@ RARE = {
     ),
     ("Server, asynchronous", Stage.SERVING, Trigger.EVALUATION_DUE),
     ("Server, asynchronous", Stage.STOPPING, Trigger.ROUNDS_OVER),
+    ("Worker, asynchronous", Stage.TRAINING, Trigger.ROUNDS_OVER),
 }
 """Lines that these runs need not take: a run with a policy crashes after the checkpoint of its last round, and
-validators are lost in `tests/survive` only."""
+coordinators are lost in `tests/survive` only."""
 
 
 @pytest.mark.thorough

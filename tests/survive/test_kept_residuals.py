@@ -73,8 +73,8 @@ def kept(monkeypatch):
             written.append(Memory.of(found))
         return found
 
-    def noted_beginning(self, round, position):
-        take_place(self, round, position)
+    def noted_beginning(self, *place):
+        take_place(self, *place)
         if self.peer == WORKER_2:
             began.append(Memory.of(state(self, 0)))
 

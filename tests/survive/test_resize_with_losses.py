@@ -12,10 +12,12 @@ from survive.test_lost_workers import survivors
 
 from hpcps.errors import RunError, SpecError
 from hpcps.execution import role_driver
+from hpcps.execution.simulation.failures import Failures
 from hpcps.execution.sweep.batch import execute_point
 from hpcps.execution.sweep.claims import directory_of
 from hpcps.execution.sweep.resizing import as_requested, checked
 from hpcps.execution.tracking import TrackingProcess
+from hpcps.protocol.messages import Peer
 from hpcps.records.files import Lines
 from hpcps.roles.worker import Worker
 from hpcps.spec.identity import run_id
@@ -210,8 +212,17 @@ def test_one_that_is_absent_where_the_epoch_ends_begins_the_next_one_like_all(wo
     assert 2 in valid(directory.path, "server-0", "round")[began]["participants"]
 
 
+@pytest.fixture
+def lasting(monkeypatch):
+    """Worker 0 does not fail."""
+    concerned = Failures._concerned
+    others = lambda self, failure: (peer for peer in concerned(self, failure) if peer != Peer("worker", 0))  # noqa: E731
+    monkeypatch.setattr(Failures, "_concerned", others)
+
+
+@pytest.mark.usefixtures("lasting")
 def test_one_that_is_absent_where_the_epoch_ends_may_leave(tmp_path):
-    """All workers but the one that evaluates are absent then."""
+    """All workers but one are absent then."""
     run = survivors({"process": "worker", "at": [0.9], "repair": 3600}, train={"epochs": 2})
     directory = resize(run, tmp_path / "results", [2])
     for worker in (2, 3):
@@ -224,6 +235,7 @@ def test_one_that_is_absent_where_the_epoch_ends_may_leave(tmp_path):
     assert (str(result.difference), result.attempts, result.left) == ("None", 2, 0)
 
 
+@pytest.mark.usefixtures("lasting")
 def test_an_update_that_does_not_count_is_not_in_the_record_of_one_that_leaves(tmp_path):
     """The workers fail when they have sent their updates of round 3, and have written the lines of the round."""
     slow = {"simulation": {"local": {"latency": 0.05}, "remote": {"latency": 0.05}}, "train": {"epochs": 2}}
@@ -284,20 +296,20 @@ def test_those_that_stay_go_on_with_their_random_streams(tmp_path, monkeypatch):
     places = []
     go_to = Worker.go_to
 
-    def noted(self, round, position):
+    def noted(self, round, position, evaluated):
         places.append((str(self.peer), position))
-        go_to(self, round, position)
+        go_to(self, round, position, evaluated)
 
     monkeypatch.setattr(Worker, "go_to", noted)
     tables = {"communication": {"participation": 0.7, "skip_rate": 0.3}, "train": {"epochs": 2}}
     directory = resize(survivors({"process": "worker", "at": [0.05]}, **tables), tmp_path, [6])
     now, *_ = present(directory)[1]
-    counted = places[-5:]  # the coordinator is not lost
-    assert [name for name, _ in counted] == [f"worker-{k}" for k in range(1, 6)]
-    for name, place in counted[:3]:
+    counted = places[-6:]
+    assert [name for name, _ in counted] == [f"worker-{k}" for k in range(6)]
+    for name, place in counted[:4]:
         assert place["data"] == beginning(now, "worker", int(name[-1]))
         assert any(any(positions) for stream, positions in place.items() if stream != "data")
-    assert [place for _, place in counted[3:]] == [None, None]
+    assert [place for _, place in counted[4:]] == [None, None]
 
 
 def test_a_resized_run_that_crashes_with_losses_goes_on(tmp_path):

@@ -95,8 +95,9 @@ class Processes:
             ):
                 pass
 
-    def _unfinished(self) -> tuple[ReplayDriver, ...]:
-        return tuple(driver for driver in self._drivers.values() if not driver.finished)
+    def _unfinished(self) -> Iterator[ReplayDriver]:
+        """Yield the drivers of unfinished processes; the step of one may end, or start, another one."""
+        return (driver for driver in tuple(self._drivers.values()) if not driver.finished)
 
     def _start(self, member: Member) -> None:
         """Start a process that has a record, from its part of the checkpoint if it began the attempt."""
@@ -161,7 +162,7 @@ class Processes:
             for member, driver in self._drivers.items()
             if member in lacking and member[0] in self._killable and not driver.attempt.expected
         ]
-        return any([driver.go_on() for driver in killed])  # noqa: C419 - all take a step
+        return any([driver.go_on() for driver in killed if not driver.finished])  # noqa: C419 - all take a step
 
     def _replace(self, told: Peer, peer: Peer, incarnation: int) -> bool:
         """Start the replacement of a process when a role that lets it take part is told of it.
@@ -193,12 +194,12 @@ class Processes:
 
     def _receivers(self, peer: Peer) -> tuple[Peer, ...]:
         """Return the roles that take the messages of a process, and are told that it has a replacement."""
+        evaluators = (EVALUATOR,) if self._roster.evaluator and peer == self._roster.coordinator else ()
         if peer.role == "validator":
-            evaluators = (EVALUATOR,) if self._roster.evaluator and peer == self._roster.coordinator else ()
             return (*self._roster.all_servers(), *self._roster.all_workers(), *evaluators)
         if peer == EVALUATOR:
             return (self._roster.coordinator,)
-        return (*self._roster.possible_combiners_of(self._run, peer.index), SERVER_0)
+        return (*self._roster.possible_combiners_of(self._run, peer.index), SERVER_0, *evaluators)
 
     # What came of it
 

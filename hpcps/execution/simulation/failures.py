@@ -137,10 +137,8 @@ class Failures:
         roster = self._roster
         if peer == EVALUATOR:
             return (roster.coordinator,)
-        if peer.role == "worker":
-            return roster.all_validators()
         evaluators = (EVALUATOR,) if roster.evaluator and peer == roster.coordinator else ()
-        return (*roster.all_workers(), *evaluators)
+        return (*(roster.all_validators() if peer.role == "worker" else roster.all_workers()), *evaluators)
 
     def _stand_by(self, standby: Peer, again: Callable[[], None]) -> None:
         """Give a server a new standby."""

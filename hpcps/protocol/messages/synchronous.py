@@ -352,7 +352,7 @@ class EndWait(Message, code=65, kind="END WAIT", sender="server 0", receiver="va
 class EvaluationRecorded(
     Message, code=50, kind="RECORDED", sender="coordinator; server 0", receiver="server 0; other servers"
 ):
-    """With `survive.validators`: an evaluation is recorded. The servers end once that of the last epoch is.
+    """If the coordinator may be lost: an evaluation is recorded. The servers end once that of the last epoch is.
 
     Server 0, which the coordinator tells, tells the others.
 

@@ -95,10 +95,10 @@ class AsyncMembership:
             self.begin(reader)  # it has not been lost meanwhile
         return entry.request == self.answered[reader]  # else it is an update of a predecessor
 
-    def take_part(self, entry: LogEntry) -> Send:
-        """Return the message to the replacement of a worker which gets its first model by an entry."""
+    def take_part(self, entry: LogEntry, evaluated: int) -> Send:
+        """Return the message to the replacement of a worker which gets its first model by an entry; see `TakePart`."""
         validator = {"validator": entry.submitter.index, "since": entry.since} if self._survives_validators else {}
-        return take_part(entry.reader, entry.incarnation, entry.request, entry.position, **validator)
+        return take_part(entry.reader, entry.incarnation, entry.request, entry.position, evaluated, **validator)
 
     def serves(self, entry: LogEntry) -> bool:
         """Return whether the submitter of an entry, a validator, is its reader or serves it since the same entry."""

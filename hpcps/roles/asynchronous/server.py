@@ -137,6 +137,10 @@ class AsyncServer(MessagingRole):
             yield record_replacement(event, number)
             entry = LogEntry(EntryKind.READ, peer, number, peer, number, incarnation=event.incarnation)
             yield from self._log_entry(replace(entry, position=self._members.positions.of(peer)), shard)
+        elif self._last is not None and peer == self._roster.coordinator:  # it evaluates the last model
+            number = self._log.next_number(peer)
+            yield from admit(event, number, self._members.positions.of(peer), self._evaluated)
+            yield self._last_model(peer, number, self._last, shard)
 
     def _serve_without(self, lost: Peer, shard: AsyncShard) -> Iterator[Effect]:
         """Have other validators serve the workers of a lost one; if there are none, the workers wait."""
@@ -194,11 +198,11 @@ class AsyncServer(MessagingRole):
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         if source in self._members.lost and source.role == "validator":
             return  # what others have had of it before they knew decides
-        if self._shard is None and self._run.survive.validators and not isinstance(message, InitialModel):
+        if self._shard is None and self._run.survives_coordinator and not isinstance(message, InitialModel):
             self._early.append(Received(source, message))  # server 0 may be ahead
         elif self._shard is None:
             yield from self._initialise(source, message)
-        elif isinstance(message, InitialModel) and self._run.survive.validators:
+        elif isinstance(message, InitialModel) and self._run.survives_coordinator:
             return  # the replacement of the coordinator does not know who has it
         elif isinstance(message, EvaluationRecorded) and source in (self._roster.coordinator, SERVER_0):
             self._evaluated = max(self._evaluated, message.epoch)
@@ -260,7 +264,7 @@ class AsyncServer(MessagingRole):
         """Return the model at this place of the log."""
         assert self._shard is not None, "there is no checkpoint before the first model"
         facts = {"layout": self._shard.table, "diverged": self._diverged}
-        if self._run.survive.validators:
+        if self._run.survives_coordinator:
             facts["evaluated"] = self._evaluated
         if self._checkpoint.at_epoch:
             facts["epoch_ends"] = True
@@ -467,7 +471,8 @@ class AsyncServer(MessagingRole):
             yield Snapshot(place.index, self.state())
         elif entry.kind is not EntryKind.SERVE:
             if self.peer == SERVER_0 and entry.incarnation and entry.reader.role == "worker":
-                yield self._members.take_part(entry)
+                evaluated = self._evaluated if entry.reader == self._roster.coordinator else 0
+                yield self._members.take_part(entry, evaluated)
             if self._members.answers(entry):
                 whole = entry.incarnation > 0
                 yield Send(entry.reader, shard.reply(entry.reader, entry.request, place, applied, whole=whole))
@@ -490,7 +495,7 @@ class AsyncServer(MessagingRole):
             for adversary in self._roster.adversaries():
                 yield Send(adversary, RunEnds(round=place.index))
         self._last = place
-        if self._run.survive.validators:
+        if self._run.survives_coordinator:
             self._stages.on(Trigger.EVALUATION_DUE)
             yield SetDeadline((self._roster.coordinator,))
         yield from self._end_when_evaluated(shard)
@@ -501,7 +506,7 @@ class AsyncServer(MessagingRole):
 
     def _end_when_evaluated(self, shard: AsyncShard) -> Iterator[Effect]:
         """End after the `Stop`, if the last evaluation is recorded: until then a replacement may need the model."""
-        survives = self._run.survive.validators
+        survives = self._run.survives_coordinator
         if self._last is not None and (not survives or self._evaluated >= self._run.train.epochs):
             self._stages.on(Trigger.ROUNDS_OVER)
             yield Save(f"final/{self.peer}", on_host(shard.model))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hpcps.protocol.messages import ModelReply, NoUpdate, Peer, ServedBy, TakePart, UpdateRequest, WriteCheckpoint
-from hpcps.protocol.received import Malformed, Received, Replaced
-from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.protocol.messages import Flag, ModelReply, NoUpdate, Peer, ServedBy, TakePart, UpdateRequest, WriteCheckpoint
+from hpcps.protocol.received import Lost, Malformed, Received, Replaced
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import EntryKind, LogClient, LogEntry
 from hpcps.roles.checks import unwanted
-from hpcps.roles.events import Drain, Effect, Event, Idle, Record, Send
+from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Record, Send
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import ASYNC_WORKER, Stage, Trigger
 from hpcps.roles.update.packer import Packed
@@ -57,6 +57,11 @@ class AsyncWorker(Worker):
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self.refuse(event.source, unwanted(event, str(self.peer)))
+            case Computed("adopt") if self._training.over and Flag.LAST not in self._training.inbox.flags:
+                # Its predecessor was lost, or the run stopped, before it could say so.
+                yield from self._stop()
+            case Lost() | Replaced() if event.peer == EVALUATOR:
+                yield from self._training.note_evaluator(event)
             case Replaced():
                 pass  # server 0 says from when on it serves
             case Idle():
@@ -66,7 +71,10 @@ class AsyncWorker(Worker):
 
     def take_place(self, part: TakePart) -> None:
         """Begin in the place of a lost worker."""
-        self.go_to(0, part.position)
+        self._training.take_place(part.incarnation)
+        if self._training.is_coordinator and not part.round:
+            return  # the server has no model yet
+        self.go_to(0, part.position, part.evaluated)
         self._log.go_on(part.round)
         if part.validator is not None:
             self._validator, self._since, self._recorded = Peer("validator", part.validator), part.since, None
@@ -98,10 +106,7 @@ class AsyncWorker(Worker):
         yield Record("round", {**training.record_fields(), **packed.fields(), "version": training.version})
         training.round += 1
         if training.over:
-            training.on(Trigger.ROUNDS_OVER)
-            number = self._log.request = self._log.next_number()
-            training.inbox.clear()
-            yield from self._log.submit(LogEntry(EntryKind.STOP, self.peer, number, self.peer, number))
+            yield from self._stop()
         elif answered:
             training.on(Trigger.UPDATE_SENT)
             yield from self._log.ask()
@@ -109,6 +114,13 @@ class AsyncWorker(Worker):
             training.on(Trigger.UPDATE_GROWS)
             # The worker handles messages between two cycles, so that it hears of the end of the run.
             yield Drain()
+
+    def _stop(self) -> Iterator[Effect]:
+        """End the run, as the coordinator, whose cycles are done; wait for the last model."""
+        self._training.on(Trigger.ROUNDS_OVER)
+        number = self._log.request = self._log.next_number()
+        self._training.inbox.clear()
+        yield from self._log.submit(LogEntry(EntryKind.STOP, self.peer, number, self.peer, number))
 
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
         if not packed.parts:

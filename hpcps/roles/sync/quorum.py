@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcps.aggregation.encoding import UpdateDecoder
-from hpcps.errors import RunError
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.state import Kept, Position, State
 from hpcps.protocol.messages import Abandon, Absent, Closed, CombinedUpdate, Complete, Credit, Flag, Peer
@@ -101,7 +100,7 @@ class QuorumCollector(PartitionCollector):
         self._paused = -1, 0
         # The other servers that have the answer of a worker to the model of a round, if workers may be lost.
         self._complete: dict[tuple[Peer, int], set[Peer]] = {}
-        # The coordinator evaluates the models, so it must get each of them.
+        # The coordinator evaluates the models, so it must get each of them while it is there.
         self._always = {roster.coordinator}.intersection(share) if self._role == "worker" else set()
         self._answers: dict[Peer, Arrival] = {}
         # Of answers that enter no model, until their workers get the next one.
@@ -275,7 +274,7 @@ class QuorumCollector(PartitionCollector):
             return
         if not all(self._is_everywhere(peer) for peer in self._answers):
             return
-        if not everyone and (len(self._answers) < needed or not self._always <= self._answers.keys()):
+        if not everyone and (len(self._answers) < needed or not self._always - self._unfilled <= self._answers.keys()):
             return
         least = self._lacks_replacements()
         # No replacement takes part before the checkpoint at which the run stops.
@@ -372,9 +371,6 @@ class QuorumCollector(PartitionCollector):
             round: the round of the combiner.
             over: returns whether the run is over before a round.
             evaluated: `TakePart.evaluated`.
-
-        Raises:
-            RunError: the run cannot go on without the process.
         """
         peer = event.peer
         if peer not in self._membership:
@@ -416,10 +412,6 @@ class QuorumCollector(PartitionCollector):
 
     def _lose(self, lost: Lost) -> Iterator[Effect]:
         peer = lost.peer
-        if peer in self._always:
-            raise RunError(
-                f"{peer} is lost ({lost.cause}): it evaluates the models, and the run cannot go on without it"
-            )
         again = self._membership.left(peer)  # its replacement, which has sent nothing yet
         self._membership.lose(peer)
         is_in = self.closing is not None and self._is_in(peer)

@@ -109,11 +109,12 @@ class SyncServer(MessagingRole):
         self._early: list[Event] = []  # before the initial model
         # The rounds that server 0 has closed, and this server has not.
         self._ahead: deque[Closed] = deque()
-        # With `survive.validators`: the first partitions that validators have sent in this round, the validators whose
-        # combined updates are in the model of the next one, the epochs whose evaluations are recorded, and a
-        # replacement of the coordinator that gets the last model only.
+        # With `survive.validators`: the first partitions that validators have sent in this round, and the validators
+        # whose combined updates are in the model of the next one.
         self._said: dict[Peer, CombinedUpdate] = {}
         self._combined_of: list[int] = []
+        # If the coordinator may be lost: the epochs whose evaluations are recorded, and a replacement of it that gets
+        # the last model only.
         self._evaluated = 0
         self._substitute: Replaced | None = None
         self._checkpoint = CheckpointParts(self._roster, dismissal(run, Flag.SUSPEND))
@@ -197,7 +198,7 @@ class SyncServer(MessagingRole):
             yield from self._combine_when_ready(known)
 
     def _receive(self, source: Peer, message: Message, arrived: float) -> Iterator[Effect]:
-        if self._known is None and self._run.survive.validators and not isinstance(message, InitialModel):
+        if self._known is None and self._run.survives_coordinator and not isinstance(message, InitialModel):
             self._early.append(Received(source, message, arrived=arrived))  # server 0 may be ahead
             return
         if self._known is None:
@@ -233,7 +234,7 @@ class SyncServer(MessagingRole):
                 yield Send(server, message)
             if self._stages.stage is Stage.STOPPING:
                 yield from self._finish_when_evaluated(self._known)
-        elif isinstance(message, InitialModel) and self._run.survive.validators:
+        elif isinstance(message, InitialModel) and self._run.survives_coordinator:
             if self.round == 0:  # it replaces a lost coordinator, which got the model of this round from here
                 yield from self._give_again(self._known)
         else:
@@ -290,7 +291,7 @@ class SyncServer(MessagingRole):
         if self._run.misses_rounds:
             parts["readers"] = self._readers.state(self.round, self._now)
         parts |= {name: each.state() for name, each in self._known.collector.kept.items()}
-        if self._run.survive.validators:
+        if self._run.survives_coordinator:
             facts["evaluated"] = self._evaluated
         return State(models, facts).having(**parts)
 
@@ -372,7 +373,7 @@ class SyncServer(MessagingRole):
 
     def _finish_when_evaluated(self, known: _Known) -> Iterator[Effect]:
         """End; first wait for the last evaluation, because the replacement of the coordinator may need the model."""
-        if self._run.survive.validators and self._evaluated < self._run.train.epochs:
+        if self._run.survives_coordinator and self._evaluated < self._run.train.epochs:
             if self._stages.stage is not Stage.STOPPING:
                 self._stages.on(Trigger.EVALUATION_DUE)
             yield SetDeadline((self._roster.coordinator,))

@@ -18,8 +18,8 @@ from hpcps.protocol.messages import (
     Update,
     WriteCheckpoint,
 )
-from hpcps.protocol.received import Malformed, Received, Reduced, Replaced
-from hpcps.protocol.roster import SERVER_0, Roster
+from hpcps.protocol.received import Lost, Malformed, Received, Reduced, Replaced
+from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted
 from hpcps.roles.events import Computed, Effect, Event, Idle, Pause, Record, Resumed, Send, Start, StopRequested
@@ -50,7 +50,7 @@ class SyncWorker(Worker):
         self._answer = LastAnswer() if run.has_quorum else None
         self._replicas = resources.replicas
         self._commitments = Commitments(trainer, self._packer) if run.audits else None
-        self._owes = False
+        self._owes = self._presents = False
         self._now = 0.0
         # Those that have the model that was adopted last.
         self._validators: tuple[int, ...] | None = None
@@ -70,7 +70,13 @@ class SyncWorker(Worker):
 
     def take_place(self, part: TakePart) -> None:
         """Begin in the place of a lost worker."""
-        self.go_to(part.round, part.position)
+        training = self._training
+        training.take_place(part.incarnation)
+        if training.is_coordinator and not part.round:
+            return  # the servers have no model yet
+        # Servers may lack the initial model: a coordinator that was lost has sent it to some only.
+        self._presents = training.is_coordinator
+        self.go_to(part.round, part.position, part.evaluated)
 
     def _to(self, receiver: Peer) -> Peer:
         """Return the combiner that takes an answer: the present validator of this worker, if its own one is lost."""
@@ -86,6 +92,9 @@ class SyncWorker(Worker):
         match event:
             case Start() if self._replicas is not None:
                 yield Send(self._receivers[0], ProbeStep(checksum=self._replicas.probe))
+                yield from self._go_on(event)
+            case Start() if self._presents:
+                yield from self.initial_messages(statistics=False)
                 yield from self._go_on(event)
             case Received(source, AuditRequest(round=round)) if self._commitments and source in self._receivers:
                 yield Send(source, self._commitments.hand_over(round))
@@ -110,6 +119,8 @@ class SyncWorker(Worker):
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
+            case Lost() | Replaced() if event.peer == EVALUATOR:
+                yield from self._training.note_evaluator(event)
             case Replaced():
                 pass  # the record says from which message on a validator is its replacement
             case Received() | Malformed() if not self._training.takes(event):

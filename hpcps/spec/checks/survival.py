@@ -30,18 +30,10 @@ def survival_needs(run: Run) -> Iterator[Need]:
         if role in ("server", "standby"):
             message = "a lost server ends the run: set survive.servers = true, or leave it out"
             yield Need((*path, "process"), "surviving servers", message)
-        elif role in ("validator", "evaluator"):
+        elif role == "validator" or (role == "evaluator" and validators):
             message = f"a lost {role} ends the run: set survive.validators = true, or leave it out"
             yield Need((*path, "process"), "surviving validators", message)
             yield Need((*path, "process"), "validators", "there is no validator: use one, or leave it out")
-        elif failure.process == "worker-0" and not validators:
-            message = (
-                "worker-0 gives the initial weights and evaluates, and a run does not survive its loss: use another "
-            )
-            yield Need((*path, "process"), "", f"{message}worker, or topology.validators = 1", (VALIDATORS,))
-        elif failure.process == "worker" and workers < 2 and not validators:
-            message = "worker-0, the only worker, evaluates, and a run does not survive its loss: use more workers, or "
-            yield Need((*path, "process"), "", f"{message}topology.validators = 1", (WORKERS, VALIDATORS))
         if role == "evaluator" and not count:
             yield Need((*path, "process"), "", "there is no evaluator: use one, or leave it out", (key,))
         if index and int(index) >= count > 0:

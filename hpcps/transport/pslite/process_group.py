@@ -100,8 +100,13 @@ class PsliteProcessGroup(ProcessGroup):
         self._early: list[tuple[int, int, int]] = []
         named = list(zip(self._ids, self._world, strict=True))
         me, mine = process.world[process.rank], self._ids[process.rank]
+        validated = any(peer.role == "validator" for peer in process.world)
+        self._coordinator = Peer("validator" if validated else "worker", 0)
         # Those that are told that this replacement is ready, and those that do not know it yet.
-        self._combining = {id_ for id_, peer in named if peer.role in _COMBINING and id_ != mine}
+        pair = {self._coordinator, EVALUATOR}
+        self._combining = {
+            id_ for id_, peer in named if id_ != mine and (peer.role in _COMBINING or {me, peer} == pair)
+        }  # fmt: skip
         self._table = SeatTable(ids)  # the scheduler's
         self._fatal: LostError | None = None
         everyone = {*self._ids} - {SCHEDULER_ID, mine}
@@ -311,7 +316,9 @@ class PsliteProcessGroup(ProcessGroup):
             return
         if not is_copy:
             self._transport.replace(peer, change.incarnation, tell=informed)
-            if not self._decides_on(peer) and (self._is_server_of(peer) or peer.role == "validator"):
+            by_evaluator = self._world[self.rank] == EVALUATOR and peer == self._coordinator
+            hears = self._is_server_of(peer) or peer.role == "validator" or by_evaluator
+            if hears and not self._decides_on(peer):
                 self._transport.tell(Replaced(peer, change.incarnation))
         if node.id in self._combining and self._welcome.is_set():
             self._tell([node.id], READY)
@@ -355,12 +362,13 @@ class PsliteProcessGroup(ProcessGroup):
     def _decides_on(self, peer: Peer) -> bool:
         """Return whether the role of this process is told that another one is lost, and of its replacement later.
 
-        The other servers, and the others if it is a validator's, are told of a replacement as soon as the messages of
-        its predecessor are dropped. Only the coordinator, a validator, is told of the evaluator.
+        The other servers, the others if it is a validator's, and the evaluator if it is the coordinator's, are told of
+        a replacement as soon as the messages of its predecessor are dropped. Only the coordinator is told of the
+        evaluator.
         """
         me = self._world[self.rank]
         if peer == EVALUATOR:
-            return me.role == "validator" and me.index == 0
+            return me == self._coordinator
         return me.role == "validator" or self._server == SERVER_0
 
     def _add(self, node: int, sent: Text) -> None:
