@@ -113,6 +113,9 @@ def test_the_role_of_a_server_is_that_of_its_process_now(tmp_path):
     assert [role([*words, each], tmp_path, 8) for each in ("validator", "server")] == ["validator", "server"]
     role = survival_programs.hpcps_run("pslite", ["worker"]).role
     assert [role([*words, each], tmp_path, 5) for each in ("worker", "server")] == ["worker", None]
+    role = survival.COMPARISONS["scheduler"].other().role
+    named = ("scheduler", "worker", "server", "standby")
+    assert [role([*words, each], tmp_path, 7) for each in named] == ["scheduler", None, None, None]
 
 
 def test_every_program_of_hpcps_is_a_valid_experiment(tmp_path):
@@ -123,4 +126,6 @@ def test_every_program_of_hpcps_is_a_valid_experiment(tmp_path):
             words = make().words(tmp_path)
             (point,) = load_experiment(words[words.index("run") + 1]).points
             assert point.run.topology.workers == WORKERS
-            assert point.run.survive.servers == (name == "any" or (name == "standbys" and make is comparison.other))
+            assert point.run.survive.servers == (
+                name in ("any", "scheduler") or (name == "standbys" and make is comparison.other)
+            )
