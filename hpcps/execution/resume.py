@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, SERVER_0, Roster
 from hpcps.protocol.schedule import Schedule, schedule_of_rounds
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.files import Prefix, prefix_of, record_file
+from hpcps.records.files import Prefix, prefix_of, read_lines, record_file
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import last_attempt
 from hpcps.roles.events import Role
@@ -183,8 +183,11 @@ class Resume:
         else:
             place = part.state.facts.get("positions", {}).get(str(peer))
             steps, facts = place["data"][0] if place else nothing_sent, {"round": position, "position": place}
-            facts |= {"lost": part.state.facts["evaluated"]} if str(peer) == self._coordinator else {}
         lines = self._checkpoints.record_until(steps, str(peer), len(self._run.members))
+        if peer.role == "worker" and str(peer) == self._coordinator:
+            # The lines of steps that do not count, and the evaluations after them, are not valid any more.
+            said = read_lines(record_file(self._directory.path, str(peer))).evaluated(lines.lines) if lines.lines else 0
+            facts["lost"] = min(part.state.facts["evaluated"], said)
         return CheckpointPart(State(facts=facts), lines, part.elapsed, of_lost=True)
 
 

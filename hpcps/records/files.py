@@ -62,6 +62,7 @@ NUMBERS = COUNTS | {"loss", "accuracy"}
 MOST = 2.0**53
 """Below this, float64 holds every whole number."""
 _LARGEST = 1e300
+_EVALUATIONS = ("evaluation", "not_evaluated")
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -93,7 +94,7 @@ class Lines:
         return [line for _, line in valid], first
 
     def until_step(self, step: int, memberships: int) -> int:
-        """Return the number of lines before the first valid one that counts more local steps.
+        """Return the number of lines up to the last valid one before those that count more local steps.
 
         Args:
             step: the local steps.
@@ -107,7 +108,17 @@ class Lines:
             of_line[number] = known
         counts = ((number, of_line[number], line.get("step")) for number, line in self._valid()[0])
         after = ((number, of, isinstance(each, int) and each > step) for number, of, each in counts)
-        return next((n for n, of, more in after if of > memberships or (of == memberships and more)), self.count)
+        kept = 0
+        for number, of, more in after:
+            if of > memberships or (of == memberships and more):
+                return kept
+            kept = number + 1
+        return self.count
+
+    def evaluated(self, lines: int) -> int:
+        """Return the last epoch that the valid ones of so many lines say is evaluated, or is not; 0 if none does."""
+        said = (line for number, line in self._valid()[0] if number < lines and line.get("event") in _EVALUATIONS)
+        return max((epoch for line in said if isinstance(epoch := line.get("epoch"), int)), default=0)
 
     def _valid(self) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         """Return the valid lines with their numbers, and the number of the attempt that wrote the first of them."""

@@ -58,7 +58,7 @@ class LocalSteps:
         self.schedule = schedule_of_rounds(run, trainer.steps_per_epoch)
         self.asks: QueriedSteps | AbandonableSteps | None = None
         roster, train = Roster.of(run), run.train
-        self._may_miss = run.misses_rounds and peer.role == "worker"
+        self._may_miss, self._has_quorum = run.misses_rounds and peer.role == "worker", run.has_quorum
         if (policy := train.policy) is not None and peer in roster.governed(run):
             self.asks = QueriedSteps(peer, policy, self.task, after, duration_factor)
         if self._may_miss and train.abandon and peer != roster.coordinator:
@@ -94,8 +94,8 @@ class LocalSteps:
             self._segments = [Segment(self._trainer.steps_done + 1)]
         else:
             # Those that miss rounds have taken fewer steps than the schedule says. A step before the first model is one
-            # of the coordinator's first round.
-            misses = self._may_miss and (round or not in_segments)
+            # of the first round, but for late workers.
+            misses = self._may_miss and (round or (self._has_quorum and not in_segments))
             missed = self.schedule.start(round) - self._trainer.steps_done if misses else 0
             segments = self.schedule.segments(round) if in_segments else [Segment(self.schedule.stop(round))]
             self._segments = [replace(each, stop=each.stop - missed) for each in segments]

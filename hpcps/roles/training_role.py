@@ -72,10 +72,16 @@ class TrainingRole(MessagingRole):
         With a policy of local steps they are those of the run, so that all roles decay their rates together; and so
         they are where workers miss rounds.
         """
-        misses = self._run.misses_rounds and self.peer.role == "worker"
-        if misses and not (self._training.is_coordinator and not self._run.survives_coordinator):
+        if self._run.misses_rounds and self.peer.role == "worker" and not self._counts_every_round:
             return self._training.ended()
         return self._training.epochs_over if self._run.train.policy is not None else None
+
+    @property
+    def _counts_every_round(self) -> bool:
+        """Whether a worker that may miss rounds has missed none, and so counts its own steps as in other runs."""
+        if self._run.has_quorum and not self._training.is_coordinator:
+            return False
+        return not self._run.survive.workers or self._trainer.steps_done >= self._training.steps_before(self.round)
 
     def state(self, evaluated: int) -> State:
         """Return the role's part of a checkpoint, in which so many epochs have been evaluated."""

@@ -88,9 +88,11 @@ def test_one_that_has_given_the_initial_weights_to_one_server_only(after, tmp_pa
     assert [line["process"] for line in lines(tmp_path / "run", "server-0", "lost")] == ["worker-0"] * 2
 
 
+@pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("mode", MODES)
-def test_one_that_evaluates_the_last_model(mode, tmp_path):
-    slow = {"simulation": {"evaluate": 1.0}}
+def test_one_that_evaluates_the_last_model(mode, participation, tmp_path):
+    """With participation 0.5 it has sent nothing of its last cycle."""
+    slow = {"simulation": {"evaluate": 1.0}, "communication": {"participation": participation}}
     whole = MODES[mode](**slow)
     run_here(whole, tmp_path / "whole")
     end = lines(tmp_path / "whole", "server-0", "round" if mode != "asynchronous" else "applied")[-1]["time"]
@@ -100,6 +102,8 @@ def test_one_that_evaluates_the_last_model(mode, tmp_path):
     assert [line.get("incarnation") for line in lines(tmp_path / "lost", "worker-0", "start")] == [None, 1]
     models = [(tmp_path / each / "final" / "server-0.npy").read_bytes() for each in ("whole", "lost")]
     assert models[0] == models[1]
+    steps = [lines(tmp_path / each, "worker-0", "evaluation")[-1]["step"] for each in ("whole", "lost")]
+    assert steps[0] == steps[1]
 
 
 @pytest.mark.parametrize("stops", [False, True])
@@ -137,6 +141,18 @@ def test_a_checkpoint_has_no_part_of_it(mode, tmp_path):
     assert "worker-0" not in of_checkpoint(tmp_path, int(position.name))
     assert play(run, tmp_path)
     assert [line["epoch"] for line in valid(tmp_path, "worker-0", "evaluation")] == [1, 2, 3]
+
+
+def test_an_evaluation_whose_line_is_not_valid_any_more_is_repeated(tmp_path):
+    """Worker 0 takes steps that it does not send, and is lost after it has evaluated in between."""
+    tables = {"communication": {"participation": 0.5}, "simulation": {"evaluate": 0.05}}
+    for tenths in (14, 15, 16, 17):
+        folder = tmp_path / str(tenths)
+        run = asynchronous(worker_0(tenths / 10, repair=3.0), workers=3, **tables)
+        record = folder / "records" / "server-0.jsonl"
+        assert not play(run, folder, stop=lambda record=record: '"event": "lost"' in record.read_text())
+        assert play(run, folder)
+        assert [line["epoch"] for line in valid(folder, "worker-0", "evaluation")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("first", ["evaluator", "worker-0"])

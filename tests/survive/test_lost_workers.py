@@ -50,7 +50,17 @@ def played(run, folder):
 TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 3), (1, 1), (2, 2)])
 
 
+STEPS = {
+    "constant": {},
+    "decayed inside a round": {"local_steps": 3, "lr_decay": {"epochs": [1, 2], "factor": 0.5}},
+    "cosine": {"local_steps": 1, "lr_decay": {"schedule": "cosine"}},
+    "overwritten": {"first_step": "overwritten"},
+}
+"""Local steps and learning rates."""
+
+
 @pytest.mark.sample(3)
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize(
     ("key", "validators", "servers"),
     [
@@ -58,10 +68,13 @@ TOPOLOGIES = pytest.mark.parametrize(("validators", "servers"), [(0, 1), (0, 3),
         *(("validators", 1, 1), ("validators", 2, 2)),
     ],
 )
-def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(key, validators, servers, tmp_path):
-    survive = {"workers": True, key: True}
-    kept, _ = played(survivors(validators=validators, servers=servers, survive=survive), tmp_path / "kept")
-    plain = survivors(validators=validators, servers=servers, survive={"workers": False})
+def test_without_a_loss_the_model_is_that_of_a_run_without_the_key(key, validators, servers, steps, tmp_path):
+    survive, tables = (
+        {"workers": True, key: True},
+        {"servers": servers, "validators": validators, "train": STEPS[steps]},
+    )
+    kept, _ = played(survivors(**tables, survive=survive), tmp_path / "kept")
+    plain = survivors(**tables, survive={"workers": False})
     model, _ = played(plain, tmp_path / "plain")
     assert kept.tobytes() == model.tobytes()
 
@@ -285,6 +298,7 @@ def test_a_worker_is_lost_before_the_server_has_the_initial_model(tmp_path):
         ({"survive": {"workers": False, "after": 2.0}}, "survive.after: has an effect only with workers = true"),
         ({"attack": {"kind": "alie"}}, "survive.workers: alie needs the updates of all workers"),
         ({"validation": {"batchnorm": "averaged"}}, "survive.workers: the statistics of all workers are averaged"),
+        ({"validation": {"batchnorm": "validator"}}, "survive.workers: the replacement of who evaluates has no such"),
         ({"communication": {"compression": {"kind": "topk", "memory": "ef21"}}}, "survive.workers: combiners keep"),
         ({"survive": {"workers": False, "min_workers": 2}}, "survive.min_workers: has an effect only with workers"),
         ({"survive": {"min_workers": 5}}, "survive.min_workers: a combiner has 4 workers: use at most that many"),

@@ -275,6 +275,8 @@ def test_lines_of_earlier_numbers_of_workers_stay_whatever_steps_they_count():
     ]
     read = Lines(lines, 0, list(range(len(lines))))
     assert [read.until_step(step, 1) for step in (8, 9, 10, 12)] == [2, 2, 3, 3]
+    later = Lines([*lines[:3], {"event": "round", "step": 12}, *lines[3:]], 0, list(range(len(lines) + 1)))
+    assert later.until_step(99, 1) == 3, "line 3 is not valid, and line 4 has another number of workers"
     assert [read.until_step(step, 2) for step in (7, 9, 10, 12)] == [4, 5, 5, 6]
     assert [read.until_step(step, 3) for step in (7, 9, 12)] == [7, 8, 8]
 

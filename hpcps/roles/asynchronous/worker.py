@@ -120,7 +120,9 @@ class AsyncWorker(Worker):
         self._training.on(Trigger.ROUNDS_OVER)
         number = self._log.request = self._log.next_number()
         self._training.inbox.clear()
-        yield from self._log.submit(LogEntry(EntryKind.STOP, self.peer, number, self.peer, number))
+        # Its last cycles may have sent nothing, and its replacement evaluates after all of them.
+        stop = LogEntry(EntryKind.STOP, self.peer, number, self.peer, number, position=self.position())
+        yield from self._log.submit(stop)
 
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
         if not packed.parts:

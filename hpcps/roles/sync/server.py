@@ -395,7 +395,8 @@ class SyncServer(MessagingRole):
             closed = Closed(round=self.round, arrived=(), answered=(replaced.peer.index,), everyone=False)
             for server in self._roster.all_servers()[1:]:
                 yield Send(server, closed)
-            yield from admit(replaced, self.round, None, self._evaluated)
+            assert isinstance(known.collector, QuorumCollector), "the coordinator may be lost"
+            yield from admit(replaced, self.round, known.collector.positions.of(replaced.peer), self._evaluated)
             yield from self._give_again(known)
 
     def _give_again(self, known: _Known) -> Iterator[Effect]:

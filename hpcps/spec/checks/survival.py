@@ -94,6 +94,9 @@ def survival_needs(run: Run) -> Iterator[Need]:
     if run.validation.batchnorm == "averaged":
         message = 'the statistics of all workers are averaged: use validation.batchnorm = "reestimated"'
         yield Need(survivor, "", message, (BATCHNORM,))
+    if run.validation.batchnorm == "validator" and run.survives_coordinator:
+        message = 'the replacement of who evaluates has no such statistics: use validation.batchnorm = "reestimated"'
+        yield Need(survivor, "", message, (BATCHNORM,))
     if isinstance(compressor, Compressor) and compressor.memory == "ef21":
         message = "combiners keep an estimate of each worker, which its replacement does not know: use another memory"
         yield Need(survivor, "", message, (("communication", "compression", "memory"),))
